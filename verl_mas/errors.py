@@ -1,21 +1,22 @@
 """Every exception that a user can meet, and how failures are classified. There are four mechanisms:
 
-Vocabulary. What verl-mas raises on purpose is a `MasError`. A rejected value is an `InvalidInput`, with the value, the
-rule that it breaks and the fix. A failed act or workflow is a `SessionFault`, with its kind, cause, agent and turn.
+Vocabulary. Every exception that verl-mas raises on purpose is a `MasError`. A rejected value is an `InvalidInput`, with
+the value, the rule that it breaks and the fix. A failed act or workflow is a `SessionFault`, with its kind, cause,
+agent and turn.
 
 Classification. A `SessionFault` is data on its session: `mas.faults` says whether the session is retried or dropped.
 What stops the run: `EngineLost`, `SessionsFailed` (too many of them, by `mas.faults.max_dropped_share`), and an
 exception in an update (`UpdateFailed` if its gradient is not finite, or if its weights do not reach the engines).
 Cancellation passes through as it is.
 
-Surfacing. What is known to be wrong before Ray starts is collected by `verl_mas.checks` and ends the driver with all
-errors in one message. Session faults are counted in `session/faults/<kind>`, written with cause and traceback in
-the session records, and logged: the first of each kind whole, the others in one line. Any other exception ends the run
-with its traceback; a command prints its message and exits with 1.
+Surfacing. `verl_mas.checks` collects all errors that are known before Ray starts, and ends the driver with one message.
+Session faults are counted in `session/faults/<kind>`, written with cause and traceback in the session records, and
+logged: the first of each kind whole, the others in one line. Any other exception ends the run with its traceback; a
+command prints its message and exits with 1.
 
-Capture. `failures()` is the boundary around user workflows and clients: what they raise leaves it as a `SessionFault`.
-What a tool raises is the result of its call, unless it is one of the above. Other code catches only what it expects; a
-broad `except` elsewhere is a boundary that says why.
+Capture. `failures()` is the boundary around user workflows and clients: it converts their exceptions to a
+`SessionFault`. An exception of a tool becomes the result of its call, unless it is a SessionFault or EngineLost. Other
+code catches only exceptions that it expects; a broad `except` elsewhere is a boundary, and a comment gives the reason.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class ConfigError(InvalidInput):
 
 @dataclass(frozen=True)
 class ConfigWarning:
-    """A configuration that runs, but most likely not as its user means it."""
+    """A configuration that runs, but most likely not as its user intends."""
 
     value: str
     reason: str
@@ -92,7 +93,7 @@ def refused_path(error: OSError) -> ConfigError | None:
 
 
 def raise_all(problems: Iterable[ConfigError]) -> None:
-    """Raises one error as it is and several as one `ConfigErrors`; does nothing without errors."""
+    """Raise a single error unchanged, or several as one `ConfigErrors`. Do nothing if there are none."""
     errors = [part for error in problems for part in (error.errors if isinstance(error, ConfigErrors) else [error])]
     if errors:
         raise errors[0] if len(errors) == 1 else ConfigErrors(errors)
@@ -115,11 +116,11 @@ class EngineLost(MasError):
 
 
 class ProgramLost(EngineLost):
-    """The program of a team cannot be imported, in this session as in each; the run ends with its traceback."""
+    """The program of a team cannot be imported, in this session or any other; the run ends with its traceback."""
 
 
 class SessionsFailed(MasError):
-    """So many sessions of a step or a validation failed that the run ends; the message has counts and first causes."""
+    """Too many sessions of a step or a validation failed, so the run ends. The message has counts and first causes."""
 
 
 class ExecutorFailed(MasError):

@@ -1,7 +1,6 @@
-"""The one registry type: entries by name. An entry comes from a decorator, a file in our folder, or an installed
-package.
+"""The registry type: entries by name, from decorators, from files in one of our folders, and from installed packages.
 
-It refuses duplicates, lists the known names for an unknown one, and returns what it decorates.
+A registry refuses duplicates, and lists the known names in the error for an unknown name.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ T = TypeVar("T")
 
 
 def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """The known name that is most similar to a mistyped one; empty if none is."""
+    """Return the known name that is most similar to a mistyped name; empty if none is similar."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), "")
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """A hint for a mistyped name: the closest known name, then all of them."""
+    """Format a hint for a mistyped name: the closest known name, then all known names."""
     close = closest(name, known)
     hint = f"did you mean {close!r}? " if close else ""
     return f"{hint}known: {', '.join(sorted(known)) or 'none'}"
 
 
 def installed(group: str | None) -> list[EntryPoint]:
-    """The entry points of installed packages in a group, sorted by name."""
+    """List the entry points of installed packages in a group, sorted by name."""
     return list(_installed(group, tuple(sys.path))) if group else []
 
 
@@ -48,9 +47,9 @@ def _installed(group: str, path: tuple[str, ...]) -> list[EntryPoint]:
 class Registry(Generic[T]):
     """Entries by name.
 
-    `package` is the folder of shipped entries: importing a file registers an entry under the file's name; files whose
-    name starts with an underscore are skipped. `group` is the entry-point group of other packages; an entry point names
-    the module that registers an entry of its name.
+    `package` is the folder of shipped entries. Importing a file registers an entry under the file's name; files whose
+    name starts with an underscore are skipped. `group` is the entry-point group of other packages. An entry point names
+    a module, which registers an entry under the name of the entry point.
     """
 
     def __init__(self, noun: str, *, package: str | None = None, group: str | None = None):
@@ -70,11 +69,11 @@ class Registry(Generic[T]):
         return add
 
     def names(self) -> list[str]:
-        """Every name that can be found; nothing is imported."""
+        """List the names of all entries, without importing them."""
         return sorted({*self._entries, *self._in_folder(), *(point.name for point in installed(self._group))})
 
     def find(self, name: str, setting: str | None = None) -> T:
-        """The entry of that name. An error names the `setting` that holds the name."""
+        """Return the entry with this name. Raises ConfigError, which names `setting`, if there is none."""
         if name not in self._entries:
             self._import(name)
         if name not in self._entries:
@@ -138,20 +137,18 @@ class Extra(Later):
 
     @property
     def install_command(self) -> str | None:
-        """The command that installs the package; None where it is installed."""
+        """Command that installs the package; None if it is installed."""
         return None if find_spec(self.__name__) else f"pip install 'verl-mas[{self.extra_name}]'"
 
 
-# Classes that refuse names which they do not have.
-
-# Names in other libraries.
+# Names of other libraries, mapped to ours.
 MEANT = dict.fromkeys(("content", "response", "output", "strip", "split", "lower"), "text")
 MEANT |= {"answer": "ground_truth", "label": "ground_truth", "prompt": "question", "input": "question"}
 MEANT |= {"score": "reward", "generate": "act", "chat": "act", "ask": "act", "run": "act"}
 
 
 class UnknownName(WorkflowError, AttributeError):
-    """Names that other libraries use -> our name."""
+    """An attribute or argument that a class does not have. The fix suggests our name for names of other libraries."""
 
     @classmethod
     def of(cls, kind: type, name: str) -> UnknownName:

@@ -1,4 +1,4 @@
-"""Files and modules of the user, loaded in every process that needs what they register."""
+"""Loads files and modules of the user. Every process that needs their registrations loads them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ USER_MODULE = "verl_mas_user_"  # prefix of the names of modules that are loaded
 
 
 def load_user_code(mas: MasConfig) -> None:
-    """Load everything that mas.plugins and mas.workflow.path name."""
+    """Load the files and modules in mas.plugins and mas.workflow.path."""
     for where in mas.plugins:
         load_module(where, "mas.plugins")
     if mas.workflow.path is not None:

@@ -131,7 +131,7 @@ def test_threads_pay_foldgrpos_penalties():
 
 
 def generalised(rows, gamma, lam):
-    """1506.02438 over the trained tokens of each row, whose score comes at the last; whitened over all of them."""
+    """1506.02438 over the trained tokens of each row, with the score at the last token; whitened over all tokens."""
     found = {}
     for number, (mask, values, score) in enumerate(rows):
         credit, after, trained = 0.0, 0.0, [place for place, one in enumerate(mask) if one]

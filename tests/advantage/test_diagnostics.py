@@ -50,38 +50,9 @@ def test_padding_is_in_no_statistic():
     assert metrics(padded, "solver") == metrics(team([1.0, 0.0], session=[0, 1], agent=["solver"] * 2), "solver")
 
 
-def test_inflation_is_the_lemmas_factor():
-    # Rewards of the sessions 1 1 0 0 0 0 0 0; the verifier is called in the last six and the second.
-    rewards = [1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-    called = [1, 2, 3, 4, 5, 6, 7]
-    batch = team(
-        rewards + [rewards[s] for s in called], session=[*range(8), *called], agent=["solver"] * 8 + ["verifier"] * 7
-    )
-    mu, variance = 2 / 8, 2 / 8 * 6 / 8
-    mu_k, variance_k = 1 / 7, 1 / 7 * 6 / 7
-    verifier = metrics(batch, "verifier")
-    assert verifier["sigma"] == pytest.approx(variance_k**0.5)
-    assert verifier["inflation"] == pytest.approx((variance_k + (mu_k - mu) ** 2) / variance)
-    assert verifier["signal_share"] == pytest.approx(variance_k / (variance_k + (mu_k - mu) ** 2))
-    assert metrics(batch, "solver")["inflation"] == pytest.approx(1.0), "it acts once in each session, as the team does"
-
-
-def test_an_agent_that_retries_is_measured_over_its_acts_and_not_over_its_sessions():
-    # One act in each of two successes, four in each of two failures.
-    sessions = [0, 1, *[2] * 4, *[3] * 4]
-    solver = metrics(team([1.0, 1.0] + [0.0] * 8, session=sessions, agent=["solver"] * 10), "solver")
-    assert solver["signal_share"] == pytest.approx(0.16 / (0.16 + 0.3**2))
-    assert solver["inflation"] == pytest.approx((0.16 + 0.3**2) / 0.25)
-
-
-def test_inflation_is_left_out_where_every_session_of_a_task_scored_the_same():
-    batch = team([0.9] * 4, session=[0, 1, 0, 1], agent=["solver", "solver", "verifier", "verifier"])
-    assert "inflation" not in metrics(batch, "solver") and "signal_share" not in metrics(batch, "solver")
-
-
 def lemma(rows, agent):
     """Dr. MAS, Lemma 4.2, in plain Python: mu_k and sigma_k over Y_k, which has every act of the agent once."""
-    factors, shares = [], []
+    factors, shares, within = [], [], []
     for task in sorted({task for task, _, name, _ in rows if name == agent}):
         sessions = defaultdict(list)
         for _, session, _, score in (row for row in rows if row[0] == task):
@@ -92,12 +63,14 @@ def lemma(rows, agent):
         own, offset = pvariance(acts), (fmean(acts) - mu) ** 2
         factors += [(own + offset) / variance] * len(acts) if variance else []
         shares += [own / (own + offset)] * len(acts) if own else []
-    return {name: fmean(x) for name, x in (("inflation", factors), ("signal_share", shares)) if x}
+        within += [own] * len(acts)
+    values = (("inflation", factors), ("signal_share", shares), ("sigma", [fmean(within) ** 0.5] if within else []))
+    return {name: fmean(x) for name, x in values if x}
 
 
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_inflation_and_signal_share_are_the_lemmas_whatever_the_number_of_acts(seed):
+def test_sigma_inflation_and_signal_share_are_the_lemmas_whatever_the_number_of_acts(seed):
     rng = random.Random(seed)
     rows = [
         (task, session, agent, rng.randint(-8, 8) / 8)
@@ -110,23 +83,8 @@ def test_inflation_and_signal_share_are_the_lemmas_whatever_the_number_of_acts(s
     batch = team(scores, session, agent, task)
     for name in sorted(set(agent)):
         found = metrics(batch, name)
-        kept = {key: found[key] for key in ("inflation", "signal_share") if key in found}
+        kept = {key: found[key] for key in ("inflation", "signal_share", "sigma") if key in found}
         assert kept == pytest.approx(lemma(rows, name))
-
-
-@pytest.mark.parametrize(("offset", "share"), [(0.0, 1.0), (1.0, 0.5), (3.0, 0.1)])
-def test_an_offset_of_an_agents_mean_from_the_teams_leaves_it_that_share_of_signal(offset, share):
-    # Both agents deviate by 1 and their means differ by twice the offset, so each is one offset from the team's.
-    batch = team([1.0, -1.0, 1 + 2 * offset, 2 * offset - 1], session=[0, 1, 0, 1], agent=["a", "a", "b", "b"])
-    for agent in "ab":
-        assert metrics(batch, agent)["signal_share"] == pytest.approx(share)
-
-
-def test_tasks_in_which_an_agent_always_scores_the_same_are_not_in_its_signal_share():
-    solved = [1.0, 1.0, 5.0, 5.0]
-    learning = [1.0, -1.0, 7.0, 5.0]
-    columns = {"session": [0, 1, 0, 1] * 2, "agent": ["a", "a", "b", "b"] * 2, "task": ["s"] * 4 + ["l"] * 4}
-    assert metrics(team(solved + learning, **columns), "a")["signal_share"] == pytest.approx(0.1)
 
 
 def test_a_shared_group_is_counted_for_each_of_its_agents():
@@ -134,6 +92,12 @@ def test_a_shared_group_is_counted_for_each_of_its_agents():
     for agent in ("solver", "verifier"):
         assert metrics(batch, agent, "team_grpo")["groups"] == 1
         assert metrics(batch, agent, "team_grpo")["group_size_mean"] == 2  # sessions, each counted once
+
+
+def test_a_group_of_rao_counts_copies_and_not_their_acts():
+    batch = team([1.0, 1.0, 0.0], session=[0, 0, 1], agent=["solver"] * 3, instance=[1, 1, 1])
+    found = compute_advantages("rao", batch, AdvantageOptions(main="solver")).metrics
+    assert found["advantage/solver/group_size_mean"] == 2
 
 
 def test_groups_by_role_are_counted_for_each_agent_of_the_role():

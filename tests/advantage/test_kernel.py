@@ -28,16 +28,6 @@ def test_large_rewards_do_not_cancel():
     torch.testing.assert_close(advantage, torch.tensor([-1.0, 0.0, 1.0]).double(), atol=1e-5, rtol=0)
 
 
-def test_statistics_say_size_mean_deviation_and_uniformity():
-    scores = torch.tensor([1.0, 3.0, 5.0, 5.0, 7.0])
-    _, stats = normalise(scores, Partition(torch.tensor([0, 0, 1, 1, 2]), 3), OPTIONS)
-    assert stats.size.tolist() == [2, 2, 1]
-    assert stats.mean.tolist() == [2.0, 5.0, 7.0]
-    assert stats.std.tolist() == pytest.approx([2**0.5, 0.0, 0.0])
-    assert stats.uniform.tolist() == [False, True, True]
-    assert stats.single.tolist() == [False, False, True]
-
-
 def test_no_rows_are_no_advantages():
     advantage, stats = normalise(torch.zeros(0), compact(torch.zeros(0, dtype=torch.long)), OPTIONS)
     assert len(advantage) == len(stats.size) == 0

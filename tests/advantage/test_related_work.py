@@ -1,4 +1,4 @@
-"""Published credit that is a setting of an estimator here, against plain Python written from the paper or its code."""
+"""Published estimators that are settings of ours, compared with plain Python written from the paper or its code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ CASES = 2000  # tasks, which are compared in one batch
 
 
 def advantages(name, *cases, **options):
-    """Of each case, rows of (session, agent, instance, turn, branch, score) of a task of their own."""
+    """Return the advantages of each case. A case is a task, with rows of (session, agent, instance, turn, branch,
+    score)."""
     rows = [(task, *row) for task, case in enumerate(cases) for row in case]
     task, session, agent, instance, turn, branch, scores = ([row[i] for row in rows] for i in range(7))
     batch = AdvantageInput(torch.tensor(scores), task, session, agent, instance=instance, turn=turn, branch=branch)
@@ -76,7 +77,7 @@ def test_the_control_of_dr_mas_is_team_grpo_with_the_mean_of_a_session_and_raw_l
 
 
 def candidates(rng, reward):
-    """K candidates of some acts, each with the mean outcome of its continuations."""
+    """Make K candidates of some acts, each scored by the mean outcome of its continuations."""
     return [
         (session, agent, 0, turn, branch, reward())
         for session in range(rng.randint(1, 3))
@@ -87,7 +88,7 @@ def candidates(rng, reward):
 
 
 def c3(rows):
-    """C3: a candidate's value minus the mean of those of the other candidates in its context."""
+    """C3: a candidate's value minus the mean value of the other candidates in its context."""
     groups = {}
     for *context, branch, value in rows:
         groups.setdefault(tuple(context), {})[branch] = value
@@ -104,34 +105,8 @@ def test_c3_is_at_grpo_without_a_scale_that_leaves_the_candidate_out():
     same(advantages("at_grpo", *cases, baseline="leave_one_out", scale="none"), map(c3, cases))
 
 
-def forked(rng, reward):
-    """Fork on first: K candidates of the first act, each played on to the end with a reward of its own."""
-    rows = []
-    for session in range(rng.randint(1, 3)):
-        for branch in range(rng.randint(1, 4)):
-            score = reward()
-            rows.append((session, "rewriter", 0, 0, branch, score))
-            rows += [(session, "answerer", 0, turn, branch, score) for turn in range(rng.randint(0, 2))]
-    return rows
-
-
-def left_out(rows):
-    """An act's reward minus the mean over its agent's acts in all other rollouts, forks among them."""
-    credit = []
-    for session, agent, _, _, branch, score in rows:
-        others = [r[-1] for r in rows if r[1] == agent and (r[0], r[4]) != (session, branch)]
-        credit.append(score - statistics.fmean(others) if others else 0.0)
-    return credit
-
-
-def test_mhgpo_takes_a_fork_for_a_rollout_of_its_own():
-    rng = random.Random(2)
-    cases = [forked(rng, lambda: rng.randint(0, 4) / 4) for _ in range(CASES)]
-    same(advantages("mhgpo", *cases, baseline="leave_one_out", scale="none"), map(left_out, cases))
-
-
 def own_scores(rng, rows):
-    """The same acts, with a score per invocation."""
+    """Copy the acts, with a score per invocation."""
     scores = {}
     return [(*row[:5], scores.setdefault(row[:3], rng.randint(0, 4) / 4)) for row in rows]
 
@@ -185,7 +160,7 @@ def fold_grpo_of_the_paper(sessions):
 
 
 def test_fold_grpo_is_the_mean_over_tokens_of_the_papers_advantage():
-    """Of penalties within 0..1 and outcomes of 0 and 1, as there."""
+    """Penalties are within 0..1 and outcomes are 0 or 1, as in the paper."""
     rng = random.Random(7)
     tasks = []
     for _ in range(CASES):
@@ -201,6 +176,7 @@ def test_fold_grpo_is_the_mean_over_tokens_of_the_papers_advantage():
     task, session, reward, scores = zip(*columns, strict=True)
     who = {"agent": ["a"] * len(task), "instance": range(len(task))}
     batch = AdvantageInput(torch.tensor(scores), task, session, **who, team_reward=torch.tensor(reward))
+    batch = replace(batch, local_reward=batch.scores - batch.team_reward)
     expected = [value for sessions in tasks for value in fold_grpo_of_the_paper(sessions)]
     assert compute_advantages("fold_grpo", batch).advantages.tolist() == pytest.approx(expected, abs=2e-6)
     with pytest.raises(DataError, match="from 0 to 2"):

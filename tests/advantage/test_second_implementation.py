@@ -120,20 +120,20 @@ def later(rows, gamma):
 
 
 def alike(rows, *columns):
-    """A number for every combination of values."""
+    """Number the combinations of values, and return the number of each row."""
     values = list(zip(*(getattr(rows, column).tolist() for column in columns), strict=True)) or [()] * len(rows.score)
     place = {value: number for number, value in enumerate(dict.fromkeys(values))}
     return np.array([place[value] for value in values])
 
 
 def total(values, *labels):
-    """The sum over the rows whose labels are a row's own."""
+    """For each row, sum the values of all rows with the same labels."""
     same = np.all([np.equal.outer(label, label) for label in labels], axis=0)
     return same @ values
 
 
 def weigh(rows, o, group, unit, invocations_alike=False):
-    """(how often each row counts in its group, what it shares a reward with)"""
+    """Return the weight of each row in its group, and the unit with which it shares a reward."""
     owner, one = alike(rows, *unit), np.ones(len(group))
     per_invocation = 1 / total(one, group, alike(rows, *unit, "agent", "instance"))
     share = per_invocation if invocations_alike else one
@@ -154,7 +154,7 @@ def deviation(scores, weight, o):
 
 
 def compare(scores, group, weights, o, pool, history=lambda row: (np.zeros(0), np.zeros(0))):
-    """(score - baseline) / (deviation + eps) of every row that has something to be compared with."""
+    """Compute (score - baseline) / (deviation + eps) for every row that can be compared with others."""
     weight, owner = weights
     advantages = np.zeros(len(scores))
     for row, score in enumerate(scores):
@@ -179,7 +179,7 @@ def compare(scores, group, weights, o, pool, history=lambda row: (np.zeros(0), n
 
 
 def remembered(rows, row, o, past):
-    """The scores of the row's role on its data source in earlier steps, each with its weight by now."""
+    """Return the earlier scores of the row's role on its data source, with their weights in this step."""
     scores, weights, age = [np.zeros(0)], [np.zeros(0)], 1
     for step, weight in reversed(past):
         same = (step.role == rows.role[row]) & (step.source == rows.source[row])
@@ -191,13 +191,13 @@ def remembered(rows, row, o, past):
 
 
 def shrunk(rows, row, o, past):
-    """Of what is remembered as much as `shrinkage` says."""
+    """Scale the weights of the earlier scores so that they add up to at most `shrinkage`."""
     scores, weights = remembered(rows, row, o, past)
     return scores, weights * min(o.shrinkage or 0, weights.sum()) / max(weights.sum(), 1e-9)
 
 
 def as_agents(rows):
-    """The same rows, of which an agent is a role."""
+    """Copy the rows, with roles as agents."""
     return SimpleNamespace(**vars(rows) | {"agent": rows.role, "instance": alike(rows, "agent", "instance")})
 
 
@@ -232,7 +232,7 @@ OWN_VALUES = {
 
 
 def random_step(rng):
-    """Numbers of a few binary places, so that sums of them are exact in float32, too."""
+    """Make random rows. Their numbers have few binary digits, so that sums are exact in float32 as well."""
     rows = []
     most = {role: rng.integers(1, 4) for role in ROLE.values()}
     earns, errs = rng.random(2) < 0.5
@@ -271,7 +271,7 @@ def random_options(rng, name):
 
 
 def ours(name, rows, options, running, rng):
-    """By the package, with two rows of padding anywhere."""
+    """Compute the advantages with the package, with two rows of padding at random positions."""
     count = len(rows.score)
     order = rng.permutation(count + 2)
     columns = {name: np.resize(getattr(rows, name), count + 2)[order] for name in LABELS}

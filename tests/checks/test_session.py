@@ -13,6 +13,7 @@ from verl_mas.checks.session import check_rows, check_session, longest_prompts, 
 from verl_mas.config.run import load
 
 STOCK = {"mas": None, "trainer__v1__trainer_mode": "sync", "algorithm__adv_estimator": "grpo"}
+PEERS = {"mas__workflow": {"name": "peers", "args": None}, "mas__agents": None, "mas__policies": None}
 ASKS = "What is 2 + 3? "
 FORMS = {"####": 'Write the answer after "####".', "box": "Put the answer within \\boxed{}."}
 SCORED = """
@@ -79,9 +80,14 @@ def test_what_would_be_lost_is_said_with_the_setting(say, rows, settings, says):
 
 def test_only_the_validation_of_peers_needs_a_ground_truth(say, tmp_path):
     (tmp_path / "held_out.jsonl").write_text(json.dumps(row("box")))
-    peers = {"mas__workflow": {"name": "peers", "args": None}, "mas__agents": None, "mas__policies": None}
-    assert say(row("box", truth=None), **peers, data__val_files=str(tmp_path / "held_out.jsonl")) == ""
-    assert "has no ground_truth in reward_model" in say(row("box", truth=None), **peers)
+    assert say(row("box", truth=None), **PEERS, data__val_files=str(tmp_path / "held_out.jsonl")) == ""
+    assert "has no ground_truth in reward_model" in say(row("box", truth=None), **PEERS)
+
+
+def test_own_rewards_without_weight_are_refused_if_there_is_no_other_reward(say):
+    found = say(**PEERS, mas__reward={"preset": "sparse"})
+    assert "mas.reward.local=0 (preset sparse)\n  rule: some reward has a weight" in found
+    assert "peer_0, peer_1" in found and "set ++mas.reward.local=1" in found
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How many sessions run at once where `mas.max_sessions` is null."""
+"""The number of concurrent sessions if `mas.max_sessions` is null."""
 
 from __future__ import annotations
 

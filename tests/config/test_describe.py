@@ -1,4 +1,4 @@
-"""The schema as text, from the dataclasses."""
+"""Descriptions of settings, made from the dataclasses."""
 
 from __future__ import annotations
 

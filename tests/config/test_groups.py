@@ -1,4 +1,4 @@
-"""The group files have the values and the dataclasses the types: both must agree."""
+"""Values in the group files agree with the types and defaults of the dataclasses."""
 
 from __future__ import annotations
 

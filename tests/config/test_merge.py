@@ -28,12 +28,6 @@ def test_interpolated_settings_follow_an_override_after_verl_resolved_the_config
     assert view.actor_rollout_ref.rollout.log_prob_use_dynamic_bsz is False
 
 
-def test_materializing_twice_adds_nothing(make):
-    config = make(mas__policies={"a": {"overrides": {"actor": {"strategy": "fsdp"}}}})
-    assert materialize_interpolations(config, load(config.mas))
-    assert materialize_interpolations(config, load(config.mas)) == []
-
-
 def test_optimiser_steps_are_verls_unless_the_team_or_the_policy_sets_them(two):
     config = two(data__train_batch_size=32)
     assert Run.of(config).view("a").updates_per_step == 4

@@ -1,4 +1,4 @@
-"""`+mas/mode=<mode>`: one word, whatever the recipe."""
+"""`+mas/mode=<mode>` switches the mode of any recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of the `mas:` block that do not fit together are refused by the class that they are about."""
+"""Classes of the `mas:` block refuse values that contradict each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The validator: values that fit are typed, and all that do not fit are refused together."""
+"""The validator converts values that fit their fields, and refuses all others in one error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy over verl's own client class, whose server is a script."""
+"""Fixtures: a policy over verl's own client class with a scripted server, and a worker outside Ray."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture
 def policy(tokenizer: Tokenizer) -> Callable[..., Any]:
-    """`policy(answer)` is a VerlPolicy and its server."""
+    """Return a function that makes a VerlPolicy and its server: `policy(answer)`."""
     from scripted_engine import scripted_policy
 
     return partial(scripted_policy, tokenizer)
@@ -44,7 +44,7 @@ def policy(tokenizer: Tokenizer) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """One event loop, as a worker has: verl's agent loops keep the one they were made in."""
+    """One event loop, as in a worker, because verl's agent loops keep the loop in which they were made."""
     loop = asyncio.new_event_loop()
     yield loop
     loop.close()
@@ -52,7 +52,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 @pytest.fixture(scope="session")
 def workflow_of() -> Callable[..., type[Workflow]]:
-    """The class of a function `(task, team) -> Outcome`; a class stays."""
+    """Make a workflow class from a function `(task, team) -> Outcome`. A class is returned unchanged."""
 
     def workflow_of(run: Any, *agents: str) -> type[Workflow]:
         return run if isinstance(run, type) else type("Team", (Workflow,), {"agents": agents, "run": _method(run)})
@@ -66,7 +66,7 @@ def _method(run: Any) -> Any:
 
 @pytest.fixture
 def play(loop: asyncio.AbstractEventLoop, workflow_of: Callable[..., type[Workflow]]) -> Callable[..., SessionResult]:
-    """Run a workflow on one policy; the agent of one that is a function is `a`."""
+    """Run a workflow on one policy. If the workflow is a function, its agent is `a`."""
     from verl_mas.workflow.members import members_of
     from verl_mas.workflow.run import run_session
     from verl_mas.workflow.session import SessionConfig
@@ -89,7 +89,7 @@ def play(loop: asyncio.AbstractEventLoop, workflow_of: Callable[..., type[Workfl
 
 
 class Queue:
-    """TransferQueue as the worker uses it."""
+    """The part of TransferQueue that the worker uses."""
 
     def __init__(self) -> None:
         self.status: dict[str, list[str]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""A replay buffer that keeps a copy of every row it hands to the trainer. Loaded by verl in its own process."""
+"""A replay buffer that saves a copy of every row that the trainer gets. verl loads it in its own process."""
 
 from __future__ import annotations
 

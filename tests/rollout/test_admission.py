@@ -1,4 +1,4 @@
-"""At most so many sessions run at once, the first come are the first served, and their clocks start then."""
+"""The number of concurrent sessions is limited. Sessions start in order, and their clocks start with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRAJECTORY = {"validate": False, "step": 1, "sample_index": 0, "rollout_n": 0}
 
 
 class Running:
-    """A worker whose sessions take `ticks` and fail where `fails` says so, and what ran."""
+    """A worker that records its sessions. A session takes `ticks`, and fails if `fails` returns True."""
 
     def __init__(self, patch, at_once, ticks=lambda task, session: 1, fails=lambda task, session: False):
         self.now, self.most, self.ran = 0, 0, []

@@ -1,4 +1,4 @@
-"""Whatever code of others raises ends its session, or is the result of its tool; the worker and its loop go on."""
+"""Any exception of foreign code ends its session or becomes the result of its tool. The worker keeps running."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from verl_mas.workflow import Outcome
 
 
 class Boundary:
-    """A workflow, a tool, an engine and a reward function, of which the one at `place` raises."""
+    """A workflow, a tool, an engine and a reward function. The one named by `place` raises."""
 
     def __init__(self, place, escape):
         self.place, self.escape = place, escape

@@ -56,12 +56,3 @@ def test_spans_of_several_processes_are_joined_and_cut_to_the_window():
     assert union(spans, gap=1.0) == [(0.0, 6.0)]
     assert seconds(spans, (2.5, 5.0)) == 1.5
     assert seconds(spans, (7.0, 8.0)) == 0.0
-
-
-def test_requests_of_a_policy_are_counted_where_they_reach_its_engine(policy, loop):
-    from verl_mas.workflow import Request
-
-    client, _ = policy(lambda prompt, number: "x")
-    loop.run_until_complete(client.generate(Request("a", "u_0", 0, [{"role": "user", "content": "q"}])))
-    ((begin, end),) = client.busy.pop()
-    assert begin <= end

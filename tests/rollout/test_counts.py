@@ -1,4 +1,4 @@
-"""Counts of sessions add up, whichever worker ran them."""
+"""Counts of sessions add up to the same numbers, whichever worker ran the sessions."""
 
 from __future__ import annotations
 

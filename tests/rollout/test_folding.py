@@ -89,7 +89,7 @@ def test_every_sampled_token_is_trained_once_in_the_context_in_which_it_was_samp
 
 
 def runs_of(rows):
-    """Every run of trained tokens, with what its row has before it."""
+    """Yield every run of trained tokens, with the tokens before it in its row."""
     for row in rows:
         place = 0
         for trained, run in groupby(row.response_mask):

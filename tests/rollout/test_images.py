@@ -45,7 +45,7 @@ def data_url(content):
 
 
 def bomb():
-    """A PNG that says that it has 20,000 x 20,000 pixels."""
+    """Make a PNG whose header claims 20,000 x 20,000 pixels."""
     head = b"IHDR" + (20_000).to_bytes(4, "big") * 2 + png()[24:29]
     return png()[:12] + head + zlib.crc32(head).to_bytes(4, "big") + png()[33:]
 
@@ -158,7 +158,7 @@ def engine(tmp_path_factory):
 
 @pytest.fixture
 def seeing(engine, policy):
-    """A policy that sees."""
+    """A policy with a vision model."""
     template, _ = policy(lambda prompt, number: None, prompt_length=256, response_length=96)
     model = Model(engine.config.tokenizer, engine.config.processor, "qwen3_vl", {})
     data = {"data": {"apply_chat_template_kwargs": {}, "mm_processor_kwargs": {}}}
@@ -246,7 +246,7 @@ def test_images_of_tools_reach_the_engine_and_the_row(engine, policy, play):
 
 def test_a_reply_ends_before_a_token_that_stands_for_an_image(engine, seeing, play):
     class Samples:
-        """An engine that samples one."""
+        """An engine that samples the given tokens."""
 
         def __init__(self, *tokens):
             self.tokens = list(tokens)

@@ -1,4 +1,4 @@
-"""Replies whose engine is aborted: what the client makes of their parts, with the embedded engine and with scripts."""
+"""How the client joins the parts of replies whose engine was aborted, with the embedded engine and with scripts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def engine(model_path):
 
 
 async def abort_at(server, gate, tokens, meanwhile=None):
-    """As a step of training: the gate is closed, the engine is aborted, and both serve again."""
+    """Close the gate, abort the engine, and let both serve again, as a training step does."""
     while not server.futures or sum(len(sample.tokens) for sample in server.futures) < tokens:
         await asyncio.sleep(0)
     gate.close()
@@ -128,7 +128,7 @@ async def test_a_stop_string_that_an_abort_cuts_in_two_still_ends_the_reply(engi
 
 
 class Script:
-    """An engine whose replies are given: token ids and a stop reason each. The gate is closed for every abort."""
+    """An engine with given replies, each of token ids and a stop reason. The gate is closed for every abort."""
 
     def __init__(self, *replies, close=True):
         self.replies, self.close, self.requests = list(replies), close, []

@@ -1,4 +1,4 @@
-"""verl's own trainer with our rollout: one agent gives the rows that verl's own agent loop gives."""
+"""verl's own trainer with our rollout: sessions and groups that fail."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 HERE = Path(__file__).parent
-OURS = {"temperature"}
 MANAGER = "+actor_rollout_ref.rollout.agent.agent_loop_manager_class=verl_mas.rollout.manager.MasAgentLoopManager"
 
 
 @pytest.fixture(scope="module")
 def train(main_ppo, model, tmp_path_factory):
-    """One step and one validation; the rows the trainer saw, by partition."""
+    """Run one step and one validation, and return the rows that the trainer saw, by partition."""
 
     def run(*overrides: str) -> dict[str, list[dict]]:
         folder = tmp_path_factory.mktemp("stock")
@@ -63,34 +62,8 @@ def model(letters, tmp_path_factory) -> Path:
 
 
 def by_place(rows: list[dict]) -> dict[tuple, dict]:
-    """Rows by dataset index, session and act: uids differ from run to run."""
+    """Map rows by dataset index, session and act, because uids differ from run to run."""
     return {(row["fields"]["index"], *map(int, row["key"].rsplit("_", 2)[1:])): row for row in rows}
-
-
-def comparable(fields: dict) -> dict:
-    """Without what differs by nature: the uid and measured seconds."""
-    return {name: value for name, value in fields.items() if name not in {"uid", "metrics"} | OURS}
-
-
-@pytest.mark.nightly  # two runs; tests/trainer/test_identity.py compares the rows of two others
-def test_a_team_of_one_writes_the_rows_of_verls_single_turn_agent(train):
-    stock = train()
-    mas = train(MANAGER, "actor_rollout_ref.rollout.agent.default_agent_loop=mas")
-    assert stock.keys() == mas.keys() == {"train", "val"}
-    for partition in stock:
-        theirs, ours = by_place(stock[partition]), by_place(mas[partition])
-        assert theirs.keys() == ours.keys() and len(theirs) == (8 if partition == "train" else 4)
-        for place, row in theirs.items():
-            mine = ours[place]
-            assert mine["fields"].keys() == row["fields"].keys() | OURS
-            mine_fields, their_fields = comparable(mine["fields"]), comparable(row["fields"])
-            # The engine's sums depend in the last digits on what else was in the batch; the tokens do not.
-            log_probs = their_fields.pop("rollout_log_probs")
-            assert mine_fields.pop("rollout_log_probs") == pytest.approx(log_probs, abs=1e-4)
-            assert mine_fields == their_fields
-            assert row["tags"].items() <= mine["tags"].items()
-    assert {(row["tags"]["agent"], row["tags"]["policy"]) for row in mas["train"]} == {("solver", "main")}
-    assert len({tuple(row["fields"]["responses"]) for row in mas["train"]}) > 1, "prompts differ, so must the replies"
 
 
 TROUBLED = """

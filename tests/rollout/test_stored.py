@@ -134,23 +134,6 @@ def test_rows_of_a_session_have_the_same_fields_as_a_failed_validation(session_r
     assert not row.tags.trainable
 
 
-def test_an_act_without_tokens_makes_no_row(policy, play):
-    async def acts_twice(task, team):
-        await team.a.act("q")
-        await team.a.act("q")
-        return Outcome(reward=1.0)
-
-    client, _ = policy(lambda prompt, number: "x" if number == 0 else None)
-    task = Task([{"role": "user", "content": "go"}], uid="u")
-    done = play(acts_twice, client, task=task)
-    assert [str(row.key) for row in stored_rows(done.session, {"main": client.model}, dataset(task))] == ["u_0_0"]
-
-
-def test_a_row_takes_a_small_part_of_a_prompt_into_its_observation():
-    assert observation([1, 2, 3]) == observation([1, 2, 3]) != observation([1, 2, 4])
-    assert 0 <= observation([]) < 2**63
-
-
 def test_the_row_of_a_conversation_has_the_oldest_and_the_newest_weights_that_sampled_it(policy, play):
     async def talks(task, team):
         talk = team.a.conversation()

@@ -1,4 +1,4 @@
-"""One client for every kind of servers: how a request gets a server, names its adapter, waits, and is cancelled."""
+"""The client of all kinds of servers: how a request gets a server, names its adapter, waits, and is cancelled."""
 
 from __future__ import annotations
 

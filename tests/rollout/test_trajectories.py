@@ -1,4 +1,4 @@
-"""Which sessions are written, in how much space, and that nothing that was written is lost."""
+"""Which sessions are written, in how much space, and that no written session is lost."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_an_address_stays_and_what_is_not_an_image_leaves_its_type(part, expecte
 
 
 class Pieces:
-    """A tokenizer of characters, the space before the first one of which is dropped, as some decoders do."""
+    """A tokenizer of characters that drops a space at the start of a text, as some decoders do."""
 
     def __init__(self):
         self.decoded = 0

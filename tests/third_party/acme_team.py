@@ -42,7 +42,7 @@ class Guess(Workflow):
         return Outcome(answer=chosen, reward=await grader("acme_same")(task.ground_truth, chosen.text))
 
 
-@estimator(scale="none")
+@estimator(needs=("local_reward",), scale="none")
 def acme_mean(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     return within(batch, batch.partition("task"), options)
 

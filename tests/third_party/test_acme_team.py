@@ -28,7 +28,8 @@ load_user_code(MasConfig(plugins=plugins))
 task, llm = Task([{"role": "user", "content": "?"}], ground_truth="b"), ScriptedLLM({"guesser": ["a", "b"]})
 session = run("acme_guess", task, llm, branch=BranchSpec(k=2, commit="acme_last"))
 assert [reply.committed for reply in session.replies] == [False, True] and session.team_reward == 1.0
-rows = AdvantageInput(torch.tensor([1.0, 0.0]), task=["t", "t"], session=[0, 1], agent=["x", "x"])
+scores = torch.tensor([1.0, 0.0])
+rows = AdvantageInput(scores, task=["t", "t"], session=[0, 1], agent=["x", "x"], local_reward=scores)
 assert compute_advantages("acme_mean", rows).advantages.tolist() == [0.5, -0.5]
 assert board("acme_countdown", 0, "train", {"start": 5}).distance() == 5
 execution = Execution("acme_echo")
@@ -44,7 +45,9 @@ model = "actor_rollout_ref.rollout.name=acme actor_rollout_ref.model.path=owner/
 sizes = "data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=8 actor_rollout_ref.rollout.n=4"
 team = f"+mas=team +platform=cpu {settings} {model} {sizes} mas.plugins={plugins}"
 team += f" data.train_files={out}/train.parquet data.val_files={out}/test.parquet"
-assert cli.main(["check", *team.replace("'", "").split()]) == 0
+team = team.replace("'", "").split()
+assert cli.main(["check", *team]) == 0
+assert cli.main(["check", *team, "mas.reward.preset=sparse"]) == 1
 """
 
 
@@ -54,6 +57,8 @@ def use(out: Path, *plugins: str, path: str = "") -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (out / "train.parquet").is_file() and "guesser acts on main" in done.stdout
+    # What an estimator needs is in its file.
+    assert "mas.reward.local=0 (preset sparse) with algorithm.adv_estimator=acme_mean" in done.stdout + done.stderr
 
 
 @pytest.mark.e2e

@@ -1,4 +1,4 @@
-"""A server of a command, and clients that connect and send nothing, or half a head."""
+"""A server and clients that connect and send nothing, or half a request head."""
 
 import asyncio
 import socket
@@ -19,7 +19,7 @@ async def app(scope, receive, send):
 
 @asynccontextmanager
 async def serving(monkeypatch):
-    """The port of a server that may have 16 connections, each for a second without a head."""
+    """Start a server with at most 16 connections, each at most one second without a head, and yield its port."""
     monkeypatch.setattr(http_server.resource, "getrlimit", lambda kind: (64, 64))
     monkeypatch.setattr(http_server, "HEAD_S", 1)
     with socket.create_server(("127.0.0.1", 0)) as listens:

@@ -1,4 +1,4 @@
-"""A session of any workflow over a scripted LLM."""
+"""Runs a session of any workflow with a scripted LLM."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from verl_mas.workflow.session import Scorer, SessionConfig, SessionResult
 
 
 def _workflow(play: Callable[..., Any]) -> Callable[[], Workflow]:
-    """A workflow as it is; of a coroutine function, one of the agent `a`, or of the default of its `agents`."""
+    """Make a workflow from a coroutine function, with the agent `a` or the default of its parameter `agents`. A class
+    is returned unchanged."""
     if not inspect.iscoroutinefunction(play):
         return play
 

@@ -24,10 +24,6 @@ class Mine(Workflow):
 """
 
 
-def test_arguments_set_fields():
-    assert resolve(WorkflowSpec("ensemble", args={"reasoners": 2})).agents == ("reasoner_0", "reasoner_1", "judge")
-
-
 def test_a_file_is_enough_and_may_be_loaded_twice(tmp_path):
     (tmp_path / "mine.py").write_text(FILE)
     for name in ("mine", "Mine"):

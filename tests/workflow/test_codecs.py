@@ -1,4 +1,4 @@
-"""Codecs: they raise nothing, read no malformed text as a value, and parse what they render."""
+"""Codecs raise nothing, read no malformed text as a value, and parse every text that they render."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Candidates that are played on: their scores, what the session does not notice of them, and states that cannot be
-restored."""
+"""Continued candidates: their scores, their independence of the session, and states that cannot be restored."""
 
 from __future__ import annotations
 
@@ -182,7 +181,7 @@ def test_what_is_no_outcome_is_refused(run, result):
 
 
 class Adds(Workflow):
-    """A digit by each; without its digit a sum has 0 in its place."""
+    """Each agent gives a digit. Without its digit, the sum has 0 instead."""
 
     agents = ("first", "second")
     n: int = 2
@@ -391,7 +390,7 @@ def test_a_copy_draws_its_chance_anew_and_so_does_not_know_the_future_of_the_ori
 
 
 def test_no_two_generations_of_a_session_have_the_same_place(run):
-    """An engine that derives its random numbers from the place would sample the same twice."""
+    """Otherwise an engine that derives its random numbers from the place would sample the same reply twice."""
     for workflow in (lambda: Sum(n=2), lambda: Sum(forks_at=1)):
         llm = ScriptedLLM(by_branch)
         run(workflow, llm, branch=UNIFORM)

@@ -1,4 +1,4 @@
-"""Branches of a conversation and their summaries: what the main thread reads, penalties, and what is refused."""
+"""Branches of a conversation: summaries that the main thread reads, penalties, and refused calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def page(number: int) -> str:
 
 
 def folded(run, *script, judge=None, spec=None, faults=None, **rules):
-    """The session of one main thread, and its model."""
+    """Run a session with one main thread, and return it and its model."""
 
     async def play(task, team):
         folding = Folding(team.a, [page], FoldingRules(**rules), judge)
@@ -122,17 +122,6 @@ def test_calls_beyond_the_budget_of_a_branch_fail_and_the_main_thread_has_its_ow
     spec = AgentSpec(max_tool_rounds=1)
     (branch,), _ = branches_and_main(run, [BRANCH], [READ], [READ], spec=spec)
     assert "it ended without `return`" in branch.malformed and branch.tool_calls[-1].left_out
-
-
-def test_a_long_main_thread_is_penalised_where_it_does_not_branch(run):
-    script = [[READ], [BRANCH], [READ], [RETURN], [("page", {})]]
-    (branch,), main = branches_and_main(run, *script, main_tokens=60, unfolded=0.3, failed=0.9)
-    read, branched, wrong, end = main.sampled
-    assert main.reward == pytest.approx(-(0.3 * read + 0.9 * wrong + 0.3 * end) / sum(main.sampled))
-    assert branched and branch.reward is None
-    length = len(main.generation.response_ids)
-    _, main = branches_and_main(run, *script, main_tokens=length, failed=0.0)
-    assert main.reward is None, "the limit itself is not too long"
 
 
 @pytest.mark.parametrize(("verdict", "expected"), [(False, -0.2), (True, None), (None, None)])

@@ -64,7 +64,7 @@ class Family:
         return [one for one in ids if one in self.special]
 
     def check(self, rng: random.Random) -> None:
-        """Of a prompt whose contents are compositions: its special tokens, its text, and of harmless ones its ids."""
+        """Check a prompt of random compositions: its special tokens, its text and, if it is harmless, its ids."""
         contents = ["".join(rng.choices(self.parts, k=rng.randrange(1, 9))) for _ in ROLES]
         plain, found = written_out(contents, self.marks)
         ids = self.ids(plain)

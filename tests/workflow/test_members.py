@@ -79,7 +79,7 @@ def swapping(every=2, agents=NAMES[:2], **policies):
 
 
 def at(steps, members, **task):
-    """The policies of the three agents, by step."""
+    """List the policies of the three agents for each step."""
     return ["".join(members[name].policy(Task([], step=step, **task)) for name in NAMES) for step in steps]
 
 

@@ -1,4 +1,4 @@
-"""What a record has of a session."""
+"""Content of a session record."""
 
 from __future__ import annotations
 

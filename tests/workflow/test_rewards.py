@@ -3,8 +3,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from verl_mas.config.schema import AgentSpec, FaultSpec, RewardSpec
 from verl_mas.errors import FaultKind, WorkflowError
@@ -48,20 +46,6 @@ def test_the_preset_weighs_the_parts_of_a_rows_score(spec, expected):
 def test_penalties_that_land_on_one_row_add_up():
     acts = [Earned("solver", team=1.0, penalty=0.1), Earned("solver", team=1.0, penalty=0.2)]
     assert scores(acts, RewardSpec(penalty_on="agent")) == pytest.approx([0.7, 0.7])
-
-
-amount = st.floats(0, 10)
-EARNED = st.builds(Earned, st.sampled_from("ab"), amount, amount, amount)
-SPECS = st.builds(
-    RewardSpec, team=amount, local=amount, penalty_on=st.sampled_from(["act", "agent", "session", "none"])
-)
-
-
-@given(st.lists(EARNED, max_size=6), SPECS)
-def test_the_parts_of_a_reward_add_up_to_its_score(rows, spec):
-    for earned, reward in zip(rows, row_rewards(rows, spec), strict=True):
-        assert (reward.team, reward.local) == (earned.team, earned.local)
-        assert reward.score == spec.team * reward.team + spec.local * reward.local - reward.penalty
 
 
 def test_verdicts_in_info_are_refused():

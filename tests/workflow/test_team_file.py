@@ -1,4 +1,4 @@
-"""`team.yaml`, of composed configurations."""
+"""`team.yaml` files, made from composed configurations."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ ASKED = {
 
 
 def arguments_with_texts(kind):
-    """By the class that declares them."""
+    """Yield arguments that can be strings, named by the class that declares them."""
     hints = get_type_hints(kind)
     for item in fields(kind):
         if is_dataclass(hints[item.name]):

@@ -1,4 +1,4 @@
-"""Acts with tools, in branches and conversations too: what the model gets, what is recorded, and the limits."""
+"""Acts with tools, also in branches and conversations: messages for the model, records, and limits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Panel:
 
 
 def acting(run, script, tools=(), *, play=None, spec=None, limits=None, **settings):
-    """The session of a `play`, else of one act with these tools; its first reply; and the model."""
+    """Run `play`, or one act with these tools. Return the session, its first reply, and the model."""
 
     async def one(task, team):
         return Outcome(answer=await team.a.act("q", tools=tools), reward=0.0)
@@ -61,7 +61,7 @@ def roles(messages):
 
 
 def sampled(generation, mask=1):
-    """The text of the tokens of a row that were sampled, or were not."""
+    """Decode the sampled tokens of a row or, with mask=0, the other tokens."""
     pairs = zip(generation.response_ids, generation.response_mask, strict=True)
     return bytes(token for token, sampled in pairs if sampled == mask).decode()
 
@@ -123,7 +123,7 @@ def leaves():
 
 
 def paid(x: int):
-    """A reward that is none."""
+    """Return a reward that is not a number."""
     return ToolResult("fine", reward=float("nan"))
 
 

@@ -1,4 +1,4 @@
-"""What becomes a tool, with which schema, and what is refused."""
+"""Objects that become tools, their schemas, and objects that are refused."""
 
 from __future__ import annotations
 

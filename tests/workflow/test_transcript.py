@@ -1,4 +1,4 @@
-"""Transcripts: what they show of a session, and that hostile text only prints."""
+"""Transcripts show a session, and escape hostile text."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import pytest
 
 import verl_mas
 from verl_mas.config.schema import AgentSpec, BranchSpec
-from verl_mas.gym.puzzles.puzzle import row
-from verl_mas.gym.puzzles.teams import PlannerExecutor
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow import transcript
 
@@ -92,15 +90,3 @@ def test_what_a_terminal_would_obey_is_shown_and_not_sent_and_html_of_a_model_is
 def test_a_reply_of_ten_megabytes_is_cut(show):
     text = show(verl_mas.run("single", "q", ScriptedLLM("x" * 10_000_000)))
     assert len(text) < 20_000 and "... (10000000 characters)" in text
-
-
-def test_a_puzzle_draws_its_board_at_the_start_and_after_every_turn():
-    fields = row("plan_path", 3, "train", {"size": 4})
-    task = verl_mas.Task([{"role": "user", "content": "play"}], extra_info=fields["extra_info"])
-    llm = ScriptedLLM("<actions>U</actions>")
-    session = verl_mas.run(PlannerExecutor(max_turns=2), task, llm)
-    boards = session.record()["boards"]
-    after = {"start": None, "after turn 1": 1, "after turn 2": 3}
-    assert [(board["title"], board["after"]) for board in boards] == [*after.items()]
-    assert all(board["text"].count("\n") == 3 and "A" in board["text"] for board in boards)
-    assert f"  {boards[0]['text'].splitlines()[0]}" in str(session)

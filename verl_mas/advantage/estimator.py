@@ -1,4 +1,4 @@
-"""The parts that all estimators share: a name, defaults, checks of the rows they compare, and metrics of groups."""
+"""Everything that estimators share: name, defaults, checks of the compared rows, and metrics of groups."""
 
 from __future__ import annotations
 
@@ -21,20 +21,25 @@ Compared: TypeAlias = Callable[[AdvantageInput, AdvantageOptions], AdvantageOutp
 
 @dataclass(frozen=True)
 class Estimator:
-    """A function that says which rows are compared. Around it padding is taken out and every row is checked."""
+    """A function that decides which rows are compared. Calling the estimator first removes padding and checks every
+    row."""
 
     name: str
     function: Compared
-    defaults: Mapping[str, object]  # where it differs from the common options, and those that it alone reads
-    compares_sessions: bool = False  # whether it needs several sessions of a task
-    one_baseline: bool = False  # whether it compares agents with each other, so that groups by role mean nothing
-    remembers: bool = False  # whether it compares with the scores of earlier steps, whatever its options
-    needs: tuple[str, ...] = ()  # columns of AdvantageInput that not every run has
+    # Options that differ from the common defaults, and options that only this estimator reads.
+    defaults: Mapping[str, object]
+    compares_sessions: bool = False  # whether it needs several sessions per task
+    one_baseline: bool = False  # whether it compares all agents with each other, so grouping by role is pointless
+    remembers: bool = False  # whether it always reads the scores of earlier steps, whatever its options
+    numbers_acts: bool = False  # whether it compares acts by turn or instance, which are the same in all forks
+    replaces: tuple[str, ...] = ()  # verl's estimators that it replaces for a team
+    needs: tuple[str, ...] = ()  # columns of AdvantageInput that it reads and that not every run has
 
     def __call__(
         self, batch: AdvantageInput, options: AdvantageOptions | None = None, running: RunningScores | None = None
     ) -> AdvantageOutput:
-        """`running` is read, and the scores of these rows are added to it, if the options make use of it."""
+        """Compute the advantages of all rows. If the options use running scores, `running` is read, and the scores of
+        these rows are added to it."""
         chosen = self.options(options or AdvantageOptions())
         real, rows = _without_padding(batch)
         remembered = running if self.reads_running(chosen) else None
@@ -60,18 +65,27 @@ class Estimator:
         return replace(output, advantages=advantages, metrics=metrics)
 
     def reads_running(self, options: AdvantageOptions) -> bool:
-        """Whether it compares with the scores of earlier steps."""
+        """Whether it reads the scores of earlier steps with these options."""
         return self.remembers or options.shrinkage is not None
 
+    def reads_own_rewards(self, options: AdvantageOptions) -> bool:
+        """Whether it reads the own rewards of acts, which need a weight then. A gamma that is off by default only
+        discounts own rewards."""
+        only_own = "gamma" in self.defaults and self.defaults["gamma"] is None
+        return "local_reward" in self.needs or (only_own and options.gamma is not None)
+
     def options(self, given: AdvantageOptions) -> AdvantageOptions:
-        """The given options with its own defaults; refuses those that it does not read."""
+        """Fill the given options with the estimator's defaults. Raises ConfigError for an option that it does not
+        read."""
         if given.by == "role" and self.one_baseline:
             rule = f"{self.name} compares the acts of all agents with each other, whatever their roles"
-            fix = "remove it, or set algorithm.adv_estimator=agent_grpo"
+            fix = f"remove it, or set {PER_AGENT}"
             raise ConfigError("mas.advantage.by=role", rule=rule, fix=fix)
         return given.resolved(self.name, self.defaults)
 
 
+# The estimator that fixes suggest: it compares each agent with itself.
+PER_AGENT = "algorithm.adv_estimator=agent_grpo"
 ESTIMATORS: Registry[Estimator] = Registry(
     "advantage estimator", package="verl_mas.advantage.estimators", group="verl_mas.estimators"
 )
@@ -82,14 +96,17 @@ def estimator(
     compares_sessions: bool = False,
     one_baseline: bool = False,
     remembers: bool = False,
+    numbers_acts: bool = False,
+    replaces: tuple[str, ...] = (),
     needs: tuple[str, ...] = (),
     **defaults: object,
 ) -> Callable[[Compared], Estimator]:
-    """Register a function of (AdvantageInput, AdvantageOptions), which says what is compared, under its own name.
+    """Register a function of (AdvantageInput, AdvantageOptions), which decides which rows are compared, under its name.
 
     `compares_sessions`: a run with one session per task is refused. `one_baseline`: mas.advantage.by=role is refused.
-    `remembers`: it reads `AdvantageInput.running`. `needs`: a run without one of these columns is refused, such as
-    branch where the workflow does not branch. `defaults`: as those of `Estimator`.
+    `remembers`: it reads `AdvantageInput.running`. `numbers_acts`: a workflow with forks is refused. `replaces`: it is
+    suggested for these estimators of verl. `needs`: a run without one of these columns is refused, such as branch where
+    the workflow does not branch, or local_reward with mas.reward.local=0. `defaults`: as those of `Estimator`.
     """
 
     def decorate(function: Compared) -> Estimator:
@@ -99,8 +116,8 @@ def estimator(
         except TypeError as error:
             value, fix = f"estimator {name}: {error}", f"write def {name}(batch, options)"
             raise ConfigError(value, rule="an estimator takes the rows of a step and the options", fix=fix) from None
-        registered = Estimator(name, function, defaults, compares_sessions, one_baseline, remembers, needs)
-        return ESTIMATORS.register(name)(registered)
+        flags = (compares_sessions, one_baseline, remembers, numbers_acts, replaces, needs)
+        return ESTIMATORS.register(name)(Estimator(name, function, defaults, *flags))
 
     return decorate
 
@@ -108,15 +125,16 @@ def estimator(
 def compute_advantages(
     name: str, batch: AdvantageInput, options: AdvantageOptions | None = None, running: RunningScores | None = None
 ) -> AdvantageOutput:
-    """The advantages of all rows of a step by the estimator of that name.
+    """Compute the advantages of all rows of a step with the named estimator.
 
-    `running`: the scores of earlier steps, to which those of this one are added, for an estimator that reads them.
+    `running`: the scores of earlier steps, for an estimator that reads them. The scores of this step are added.
     """
     return ESTIMATORS[name](batch, options, running)
 
 
 def options_for(name: str, config: Mapping[str, object] | None) -> AdvantageOptions:
-    """A `mas.advantage` mapping with the estimator's own defaults; refuses what that estimator does not read."""
+    """Read a `mas.advantage` mapping, and fill in the estimator's defaults. Raises ConfigError for an option that the
+    estimator does not read."""
     return ESTIMATORS.find(name, "algorithm.adv_estimator").options(AdvantageOptions.from_config(config))
 
 
@@ -130,11 +148,11 @@ def within(
     invocations: Partition | None = None,
     prior: Prior | None = None,
 ) -> AdvantageOutput:
-    """Compare every row with its group, by the options: what an estimator returns.
+    """Compare every row with its group according to the options, and return the result of an estimator.
 
-    `unit`: the columns whose rows count as one. `pool`: those whose rows share the deviation of scale=batch_std.
-    `invocations`: parts of a unit that count the same, whatever their rows.
-    `prior`: pseudo-scores added to every group; without it, those of mas.advantage.shrinkage.
+    `unit`: columns that identify a unit, whose rows count as one. `pool`: columns that identify the rows which share a
+    deviation with scale=batch_std. `invocations`: parts of a unit that have equal weight, whatever their number of
+    rows. `prior`: pseudo-scores added to every group; by default those of mas.advantage.shrinkage.
     """
     if options.shrinkage is not None and batch.running is not None:
         prior = batch.running.prior(batch, groups, options.decay or 0.0, most=options.shrinkage)
@@ -158,7 +176,8 @@ def _counted(
     unit: tuple[str, ...] = ("task", "session"),
     invocations: Partition | None = None,
 ) -> tuple[Partition | None, Tensor | None]:
-    """The rows that a group counts, and leaves out, as one, and how often each row counts. None: each row once."""
+    """Return the units of each group, whose rows are counted and left out together, and the weight of each row. None
+    means that every row is its own unit, or has weight 1."""
     by = options.weighting
     units = None
     if by == "per_session" or options.baseline != "mean":
@@ -181,7 +200,8 @@ def _counted(
 
 
 def _inside(groups: Partition, parts: Partition) -> Partition:
-    """The parts of every group; where each lies in one group, these are the parts, and nothing has to be sorted."""
+    """Divide every group into its parts. If each part lies in one group already, `parts` is returned without
+    sorting."""
     group = groups.ids.new_empty(parts.count).index_copy_(0, parts.ids, groups.ids)
     if torch.equal(group.index_select(0, parts.ids), groups.ids):
         return parts
@@ -189,7 +209,7 @@ def _inside(groups: Partition, parts: Partition) -> Partition:
 
 
 def _split(parts: Partition) -> Tensor:
-    """A weight per row that adds up to 1 in every part."""
+    """Return a weight per row, so that the weights of every part add up to 1."""
     return 1 / torch.bincount(parts.ids, minlength=parts.count)[parts.ids].double()
 
 
@@ -201,10 +221,10 @@ def _without_padding(batch: AdvantageInput) -> tuple[AdvantageInput, Tensor | No
 
 
 def metrics_per_agent(batch: AdvantageInput, groups: Partition, stats: GroupStats) -> dict[str, float]:
-    """`advantage/<agent>/...` of every agent with a row.
+    """Compute the metrics `advantage/<agent>/...` of every agent with a row.
 
     groups, group_size_{mean,min,max}  the estimator's groups in which the agent has a row, and their rows or units
-    groups_of_one, groups_uniform      the share of them with one member, or without variance
+    groups_of_one, groups_uniform      share of these groups that have one member, or no variance
     sigma                              root mean square deviation of its scores within a task
     inflation                          E[A^2] of its acts under one baseline for the team (Dr. MAS, Lemma 4.2):
                                        (sigma_k^2 + (mu_k - mu)^2) / sigma^2, over the tasks where sigma > 0; mu: mean
@@ -239,7 +259,8 @@ def _group_columns(batch: AdvantageInput, groups: Partition, stats: GroupStats) 
 
 
 def _lemma_columns(batch: AdvantageInput) -> dict[str, Tensor]:
-    """A row is an act, so every row counts once; the team's baseline alone counts a session once."""
+    """Compute the columns of the lemma. A row is an act and counts once, but in the team's baseline each session counts
+    once."""
     x, task, agent = batch.scores.double(), batch.partition("task"), batch.partition("task", "agent")
     centred, _, team = moments(x, task, "population", _split(batch.partition("task", "session")))
     own_centred, _, own = moments(x, agent, "population")
@@ -254,13 +275,14 @@ def _lemma_columns(batch: AdvantageInput) -> dict[str, Tensor]:
 
 
 def _mean(values: Tensor, batch: AdvantageInput) -> Tensor:
-    """Over each agent's rows that have a value; NaN where none has."""
+    """Average over the rows of each agent that have a value. NaN if no row has one."""
     agent = batch.partition("agent")
     return total(values.nan_to_num(0.0), agent) / total((~values.isnan()).double(), agent)
 
 
 def _distinct_pairs(agents: Partition, groups: Partition) -> tuple[Partition, Tensor]:
-    """Every (agent, group) that has a row: the agent as a partition of the pairs, and the group."""
+    """Return all pairs of an agent and a group with a row of that agent: a partition of the pairs by agent, and the
+    group of each pair."""
     span = max(1, groups.count)
     pairs = torch.unique(agents.ids * span + groups.ids)
     return Partition(pairs // span, agents.count), pairs % span

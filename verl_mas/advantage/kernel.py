@@ -1,6 +1,6 @@
-"""The only place where scores become advantages, per row and per token.
+"""Turns scores into advantages, per row and per token. No other module does.
 
-It computes in float64, has no loop over rows, and its results are reproducible bit by bit.
+It computes in float64 without a loop over rows, and its results are reproducible bit by bit.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.util.later import Tensor, torch
 
-# Scores arrive as float32, so a deviation below four of its rounding steps is rounding and not a preference.
+# Scores are float32. A deviation below four rounding steps is an effect of rounding, not a difference in scores.
 ROUNDING = 4 * 2.0**-23
 
 
@@ -24,7 +24,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class GroupStats:
-    """Per group [G]: the number of units that it compares, and the weighted moments of their scores."""
+    """Statistics of each group [G]: its number of units, and the weighted moments of their scores."""
 
     size: Tensor
     mean: Tensor
@@ -38,7 +38,7 @@ class GroupStats:
 
 @dataclass(frozen=True)
 class Prior:
-    """Prior knowledge about every group [G]: it counts as rows with this mass, mean and variance."""
+    """Prior of each group [G]: pseudo-rows with this mass, mean and variance."""
 
     mass: Tensor
     mean: Tensor
@@ -90,7 +90,7 @@ def normalise(
 def moments(
     x: Tensor, groups: Partition, deviation: str, weight: Tensor | None = None, prior: Prior | None = None
 ) -> tuple[Tensor, Tensor, GroupStats]:
-    """Centred scores [N], mass [G] (the sum of weights) and statistics [G], with sizes counted in rows."""
+    """Return centred scores [N], mass [G] (the sum of weights) and statistics [G], whose sizes count rows."""
     size = torch.bincount(groups.ids, minlength=groups.count)
     mass = size.double() if weight is None else total(weight, groups)
     mean = total(x if weight is None else weight * x, groups) / mass.clamp_min(1e-300)
@@ -108,7 +108,7 @@ def moments(
 
 
 def total(values: Tensor, groups: Partition) -> Tensor:
-    """The sum of `values` over each group, reproducible bit by bit."""
+    """Sum `values` over each group. The result is reproducible bit by bit."""
     out = values.new_zeros(groups.count)
     if values.is_cuda:  # on a GPU index_add_ adds in any order, while index_put_ sorts first; on a CPU the reverse
         return out.index_put_((groups.ids,), values, accumulate=True)
@@ -118,7 +118,7 @@ def total(values: Tensor, groups: Partition) -> Tensor:
 def _own_share(
     centred: Tensor, mass: Tensor, groups: Partition, weight: Tensor | None, unit: Partition | None
 ) -> Tensor:
-    """Return what a row's centred score gains if the row's own unit is left out of the mean."""
+    """Return by how much each centred score grows if the row's own unit is left out of the mean."""
     mine = torch.ones_like(centred) if weight is None else weight
     own = mine * centred
     if unit is not None:
@@ -128,12 +128,14 @@ def _own_share(
 
 
 def _best_other(x: Tensor, groups: Partition, unit: Partition | None) -> Tensor:
-    """The best score in the row's group outside of its own unit; a very low number if there are no other units."""
+    """Return the best score in the row's group outside of its own unit, or a very low number if there is no other
+    unit."""
     units = torch.arange(len(x), device=x.device) if unit is None else unit.ids
     best = _best(x, groups)
     at_best = x == best
     leader = units.new_zeros(groups.count).index_copy_(0, groups.ids[at_best], units[at_best])
-    leads = units == leader[groups.ids]  # one of the units with the best score, so that the others have it next to them
+    # Only one of the units with the best score leads, so that the others are compared with it.
+    leads = units == leader[groups.ids]
     return torch.where(leads, _best(x.masked_fill(leads, -1e300), groups), best)
 
 
@@ -142,12 +144,12 @@ def _best(x: Tensor, groups: Partition) -> Tensor:
 
 
 def units_per_group(groups: Partition, unit: Partition) -> Tensor:
-    """The number of units in each group; every unit lies in one group."""
+    """Count the units of each group. Every unit lies in one group."""
     return torch.bincount(part_of_group(unit, groups), minlength=groups.count)
 
 
 def part_of_group(groups: Partition, parts: Partition) -> Tensor:
-    """The part [G] that contains the rows of each group; each group lies in one part."""
+    """Return the part [G] that contains the rows of each group. Each group lies in one part."""
     return parts.ids.new_empty(groups.count).index_copy_(0, groups.ids, parts.ids)
 
 
@@ -162,9 +164,10 @@ def compact(ids: Tensor, span: int | None = None) -> Partition:
 
 
 def to_tokens(advantages: Tensor, mask: Tensor) -> Tensor:
-    """Each row's advantage where its response mask is 1, else 0: [N, T] float32, or jagged as the mask is.
+    """Return the row's advantage for each token with a response mask of 1, and 0 for the others. The result is float32
+    [N, T], or jagged if the mask is.
 
-    Only the result is allocated: no other tensor of its size.
+    No other tensor of this size is allocated.
     """
     if mask.is_nested:
         tokens = to_tokens(per_token(advantages, mask), mask.values().unsqueeze(1)).squeeze(1)

@@ -1,4 +1,5 @@
-"""The choices that the papers leave open, each with its default and the reason for it. Imports no torch."""
+"""Options that the papers leave open, each with its default and the reason for it. This module does not import
+torch."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from verl_mas.errors import ConfigError
 
 @dataclass(frozen=True)
 class AdvantageOptions:
-    """The `mas.advantage` block. null is the default of the chosen estimator."""
+    """The `mas.advantage` block. null means the default of the chosen estimator."""
 
     by: Literal["agent", "role"] = "agent"
     """Unit of comparison: each agent, or all agents of a role together, such as equal debaters."""
@@ -74,11 +75,11 @@ class AdvantageOptions:
 
     @classmethod
     def from_config(cls, config: Mapping[str, object] | None) -> AdvantageOptions:
-        """The options of a `mas.advantage` mapping; an unknown key is refused."""
+        """Read a `mas.advantage` mapping. Raises ConfigError for an unknown key."""
         return load_dataclass(cls, config, PATH)
 
     def resolved(self, estimator: str, defaults: Mapping[str, object]) -> AdvantageOptions:
-        """These options with the estimator's own defaults where nothing was chosen."""
+        """Fill the options that were not chosen with the estimator's defaults."""
         common = {name for name in _COMMON if defaults.get(name, _COMMON[name]) is None}
         for name in sorted((_OWN_TO_ESTIMATORS - set(defaults)) | common):
             if getattr(self, name) is not None:
@@ -107,5 +108,5 @@ _COMMON = {"baseline": "mean", "scale": "std", "weighting": "per_act"}
 _OWN_TO_ESTIMATORS = {
     *("group_size", "step_weight", "gamma", "penalty_weight", "session_mean", "main", "shrinkage", "decay")
 }
-# The default of an option that an estimator reads and the user has to set.
+# Default of an option that the user must set.
 REQUIRED = object()

@@ -1,4 +1,4 @@
-"""The input and output of an estimator, and what is remembered from one step to the next."""
+"""Input and output of an estimator, and the scores that are kept from one step to the next."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AdvantageInput:
     instance: Labels | None = None  # number of the spawned agent or conversation, else 0
     turn: Labels | None = None  # 0-based index of the acts of the agent's instance
     branch: Labels | None = None  # 0..K-1 where K replies were sampled from one prompt, else 0
-    observation: Labels | None = None  # what the agent saw; rows with equal keys are compared by agent_gigpo
+    observation: Labels | None = None  # what the agent saw; equal for rows that saw the same
     prompt: Labels | None = None  # any key of the prompt's tokens, such as their hash
     committed: Labels | None = None  # bool: whether the session continued with this candidate
     team_reward: Tensor | None = None  # [N], a part of the score, weighted by team_weight
@@ -172,7 +172,7 @@ _GIVEN = (*COLUMNS, *PARTS)
 
 @dataclass(frozen=True, eq=False)
 class AdvantageOutput:
-    """Output of an estimator: advantages [N], the groups they come from, and values to log.
+    """Output of an estimator: advantages [N], the groups that were compared, and metrics.
 
     `compute_advantages` returns them as float32, and 0 on padding.
     """
@@ -194,7 +194,7 @@ def _take(column: Labels | None, rows: Tensor) -> Labels | None:
 
 @dataclass(frozen=True)
 class Owner:
-    """The role whose scores are remembered. On data of another source, a role is another owner."""
+    """A role on one data source, whose scores are kept. The same role on another source is another owner."""
 
     source: str
     role: str
@@ -202,7 +202,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class Moments:
-    """The number of scores, their mean, and their mean squared deviation from it."""
+    """Mass (weighted number), mean and variance of scores."""
 
     mass: float = 0.0
     mean: float = 0.0
@@ -212,7 +212,7 @@ class Moments:
         return Moments(self.mass * decay, self.mean, self.variance)
 
     def joined(self, other: Moments) -> Moments:
-        """The moments of both sets of scores together."""
+        """Return the moments of both sets of scores together."""
         mass = self.mass + other.mass
         if mass == 0:
             return Moments()
@@ -277,7 +277,7 @@ class RunningScores:
 
 
 def owner_columns(batch: AdvantageInput) -> tuple[str, ...]:
-    """The columns that distinguish owners. Without roles, every agent is a role of its own."""
+    """Return the columns that distinguish owners. Without roles, every agent is its own role."""
     role = "agent" if batch.role is None else "role"
     return (role,) if batch.source is None else ("source", role)
 
@@ -287,7 +287,7 @@ def owners_of(batch: AdvantageInput) -> Partition:
 
 
 def _names(batch: AdvantageInput, owners: Partition) -> list[Owner]:
-    """The owner of every part, read from one of its rows."""
+    """Return the owner of every part, read from one row of the part."""
     rows = part_of_group(owners, Partition(torch.arange(len(batch), device=owners.ids.device), len(batch)))
     labels = [[str(names[i]) for i in ids[rows].tolist()] for ids, names in map(batch.codes, owner_columns(batch))]
     source = labels[0] if len(labels) == 2 else [""] * owners.count

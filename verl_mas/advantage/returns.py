@@ -1,7 +1,7 @@
-"""Credit of an act for rewards that are earned after it.
+"""Credits an act with rewards of later acts.
 
-The steps of an agent, or of an instance of it, are its own acts in a session, by turn. Acts of other agents between
-them are part of its environment, and rewards of these acts do not count.
+The steps of an agent, or of one of its instances, are its acts in a session, ordered by turn. Acts of other agents
+belong to its environment, so their rewards do not count.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ def actors(batch: AdvantageInput) -> Partition:
 
 
 def later_rewards(batch: AdvantageInput, gamma: float | None) -> Tensor:
-    """Discounted later rewards [N] of a row at turn t: the sum over k > t of gamma ** (k - t) * r_k, where r_k is the
-    own reward of its actor's act at turn k. All candidates of an act share the rewards after the committed candidate,
-    as they share the team's reward. gamma=None: 0."""
+    """Compute the discounted later rewards [N]. For a row at turn t it is the sum over k > t of gamma ** (k - t) * r_k,
+    where r_k is the own reward of its actor's act at turn k. All candidates of an act share the rewards after the
+    committed candidate, as they share the team's reward. gamma=None: 0."""
     later = torch.zeros_like(batch.scores, dtype=torch.float64)
     if gamma is None:
         return later

@@ -1,4 +1,4 @@
-"""Refuses a batch whose groups are not as the estimator expects. The error names the group."""
+"""Refuses a batch with groups that the estimator cannot compare. The error names the group."""
 
 from __future__ import annotations
 

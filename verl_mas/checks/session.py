@@ -225,12 +225,17 @@ def longest_prompts(run: ExaminedRun, requests: Sequence[Request]) -> dict[str, 
     return found
 
 
-def _rewards(run: ExaminedRun, result: SessionResult, what: str) -> Iterator[ConfigWarning]:
+def _rewards(run: ExaminedRun, result: SessionResult, what: str) -> Iterator[Problem]:
     outcome, replies = result.session.outcome, result.session.replies
     own = ", ".join(sorted({reply.agent for reply in replies if reply.reward is not None}))
     if own and not run.mas.reward.local:
+        value, fix = f"mas.reward.local=0 (preset {run.mas.reward.preset})", "set ++mas.reward.local=1"
         reason = f"{what} gives acts of {own} rewards of their own, and this is their weight"
-        yield ConfigWarning(f"mas.reward.local=0 (preset {run.mas.reward.preset})", reason, "set ++mas.reward.local=1")
+        of_team = [outcome and outcome.reward, *(reply.team_reward for reply in replies)]
+        if all(reward is None for reward in of_team) and not needs_score(outcome, replies):
+            yield ConfigError(value, rule=f"some reward has a weight; {reason}, and no other is given", fix=fix)
+        else:
+            yield ConfigWarning(value, reason, fix)
     if outcome is not None and outcome.answer is None and needs_score(outcome, replies):
         value, fix = f"{what} gives no reward and no answer", "return Outcome(reward=...) or (answer=...)"
         yield ConfigWarning(value, "verl's reward function then scores the last reply", fix)

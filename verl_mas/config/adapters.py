@@ -17,11 +17,11 @@ from verl_mas.config.run import Run
 from verl_mas.config.schema import FreeSettings, MasConfig
 from verl_mas.errors import ConfigError
 
-# Which modules of a model a LoRA adapter is on, by PEFT's rule.
+# Selection of the modules for a LoRA adapter, by PEFT's rules.
 
 
 ALL_LINEAR = "all-linear"
-# A text is a regular expression for whole names. An item of a list is a name, or the last parts of names.
+# A string is a regular expression for whole names. An item of a list is a name, or the last parts of one.
 Targets: TypeAlias = str | list[str] | None
 
 
@@ -83,22 +83,22 @@ class Adapter:
 
 
 def adapters(mas: MasConfig, base: str) -> list[str]:
-    """The policies that are adapters of a base."""
+    """List the policies that are adapters of a base."""
     return [name for name, spec in mas.policies.items() if spec.adapter_of == base]
 
 
 def bases(mas: MasConfig) -> list[str]:
-    """The policies that have adapters."""
+    """List the policies that have adapters."""
     return [name for name in mas.policies if adapters(mas, name)]
 
 
 def resident(mas: MasConfig, name: str) -> str:
-    """The policy whose processes and engines a policy uses: its base, or the policy itself."""
+    """Return the policy whose processes and engines a policy uses: its base, or the policy itself."""
     return mas.policies[name].adapter_of or name
 
 
 def adapter_table(run: Run, base: str) -> dict[str, Adapter]:
-    """The adapters of a base, by policy, for `write_table`."""
+    """Make the table of a base's adapters, by policy, for `write_table`."""
     table = {}
     for name in adapters(run.mas, base):
         view = run.view(name).copy()
@@ -136,5 +136,6 @@ def write_table(view: DictConfig, table: Mapping[str, Adapter]) -> None:
 
 
 def read_table(custom: Mapping[str, Mapping[str, FreeSettings]] | None) -> dict[str, Adapter]:
-    """The adapters of a base, by policy, from `rollout.custom`; none for a policy without adapters."""
+    """Read the table of a base's adapters, by policy, from `rollout.custom`. It is empty for a policy without
+    adapters."""
     return {name: Adapter(**one) for name, one in ((custom or {}).get(KEY) or {}).items()}

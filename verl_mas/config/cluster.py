@@ -1,4 +1,4 @@
-"""The Ray cluster that a run joins instead of starting its own, and differences of a run on several nodes."""
+"""Joining an existing Ray cluster, and settings that differ in runs on several nodes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The configuration as verl's entry point would compose it. Errors of Hydra become ConfigErrors with a fix for the
-user."""
+"""Composes a configuration as verl's entry point does. Errors of Hydra become ConfigErrors with a fix for the user."""
 
 from __future__ import annotations
 

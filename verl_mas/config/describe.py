@@ -1,4 +1,4 @@
-"""Every setting of a dataclass as text: its path, type, default and meaning."""
+"""Lists the settings of a dataclass, each with its path, type, default and meaning."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Setting:
 
 
 def settings(kind: Hint, path: str) -> Iterator[Setting]:
-    """The settings of a dataclass or a TypedDict and of its nested sections, in the order of their fields."""
+    """List the settings of a dataclass or a TypedDict, with those of nested sections, in the order of the fields."""
     meanings = field_meanings(kind)
     declared = {item.name: item for item in fields(kind)} if is_dataclass(kind) else {}
     for name, hint in settable(kind).items():
@@ -38,7 +38,7 @@ def settings(kind: Hint, path: str) -> Iterator[Setting]:
         section = core if is_dataclass(core) or is_typeddict(core) else None
         docstring = (section.__doc__ or "") if isinstance(section, type) else ""
         if isinstance(section, type) and docstring.startswith(f"{section.__name__}("):
-            docstring = ""  # `dataclass` makes one from the signature
+            docstring = ""  # `dataclass` generated it from the signature
         meaning = meanings.get(name) or docstring
         default = _default(declared[name]) if name in declared else ""
         yield Setting(f"{path}.{name}", describe(hint), default, " ".join(meaning.split()))
@@ -47,7 +47,7 @@ def settings(kind: Hint, path: str) -> Iterator[Setting]:
 
 
 def field_meanings(kind: Hint) -> dict[str, str]:
-    """The string below each field, base classes included; empty if the source is missing."""
+    """Return the string below each field, also of base classes; empty if the source is missing."""
     found: dict[str, str] = {}
     for base in reversed(cast(type, kind).__mro__):
         try:
@@ -64,7 +64,7 @@ def field_meanings(kind: Hint) -> dict[str, str]:
 
 
 def _default(declared: Field[object]) -> str:
-    """The default as in YAML; empty for a section, because its settings have their own defaults."""
+    """Format a default as in YAML. It is empty for a section, because its settings have their own defaults."""
     if declared.default is MISSING:
         return "" if declared.default_factory is not MISSING else "none: it must be set"
     plain = isinstance(declared.default, str) and declared.default

@@ -1,4 +1,5 @@
-"""The tag that says which policy an engine serves. The trainer writes it; the engine's server and adapter read it."""
+"""The tag of an engine with the policy that it serves. The trainer writes it; the engine's server and adapter read
+it."""
 
 from __future__ import annotations
 
@@ -47,5 +48,5 @@ class EngineTag:
 
 
 def gpus_of_replica(value: Callable[[str], Any]) -> int:
-    """GPUs of one replica. `value` returns a setting of `rollout` by its name."""
+    """Return the number of GPUs per replica. `value` returns a setting of `rollout` by its name."""
     return math.prod(int(value(f"{kind}_parallel_size")) for kind in ("tensor_model", "data", "pipeline_model"))

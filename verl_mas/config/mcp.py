@@ -1,4 +1,4 @@
-"""The `mas.mcp` block: types, meaning and ranges."""
+"""The `mas.mcp` block: types, meanings and ranges."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ class McpSpec(Checked):
     """The address of a running server, such as http://host:8000/mcp (streamable HTTP)."""
 
     env: dict[str, str] = field(default_factory=dict)
-    """Environment variables of the program. Of the run's own it gets HOME, LOGNAME, PATH, SHELL, TERM and USER."""
+    """Environment variables of the program. It also gets the run's HOME, LOGNAME, PATH, SHELL, TERM and USER."""
 
     pass_env: list[str] = field(default_factory=list)
-    """Further variables of the run's environment that the program gets, such as a key that it needs."""
+    """Further variables that the program gets from the run's environment, such as an API key."""
 
     start_timeout_s: Positive = 30.0
-    """Seconds in which the server starts and lists its tools. Calls have the `tool_timeout_s` of their agent."""
+    """Time limit in seconds for the server to start and list its tools. Calls have the `tool_timeout_s` of the
+    agent."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,5 +1,4 @@
-"""The configuration of a policy: `actor_rollout_ref` and the rollout correction, with what the policy sets merged over
-them."""
+"""Merges the overrides of a policy into the configuration."""
 
 from __future__ import annotations
 
@@ -11,19 +10,20 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from verl_mas.config.schema import MasConfig, PolicySpec, Weighting
 
 SECTION = "actor_rollout_ref"
-# verl's estimator by a critic, and its path of a model where a command gives none.
+# verl's estimator with a critic, the section of critics, and verl's default path of a model.
 GAE, CRITIC, ANY_MODEL = "gae", "critic", "~/models/deepseek-llm-7b-chat"
 Path = tuple[str, ...]
 
 
 def own_section(config: DictConfig, name: str) -> str:
-    """Where a command sets what is a policy's own. A base that `mas.policies` leaves out is declared, as frozen."""
+    """Return the setting with a policy's own overrides, for commands. A base that is missing in `mas.policies` is
+    declared first, as frozen."""
     declared = OmegaConf.select(config, "mas.policies") or [name]
     return f"{'' if name in declared else f'++mas.policies.{name}.trainable=false '}++mas.policies.{name}.overrides"
 
 
 def overridden(copied: DictConfig, spec: PolicySpec) -> DictConfig:
-    """A copy of a configuration, with the section of a policy in place of its own."""
+    """Merge a policy's overrides into a copied configuration, and return it."""
     section = copied[SECTION]
     OmegaConf.set_struct(section, False)
     # In place: `OmegaConf.merge` and the assignment of its result copy the section twice.
@@ -32,8 +32,8 @@ def overridden(copied: DictConfig, spec: PolicySpec) -> DictConfig:
 
 
 def finalize(config: DictConfig, mas: MasConfig) -> None:
-    """Write into a composed configuration what cannot be derived any more after verl has resolved it."""
-    # First, as the overrides are compared with the base configuration that the job will have.
+    """Write values into a composed configuration that cannot be derived after verl has resolved it."""
+    # This comes first, because the overrides are compared with the final base configuration.
     set_default_tokenizer_model(config, mas)
     if config.algorithm.adv_estimator == GAE and config.critic.model.path == ANY_MODEL:
         config.critic.model.path = config[SECTION].model.path  # verl's driver reads it
@@ -41,12 +41,12 @@ def finalize(config: DictConfig, mas: MasConfig) -> None:
 
 
 def materialize_interpolations(config: DictConfig, mas: MasConfig) -> list[str]:
-    """Write into each policy's overrides the values that change with them by interpolation; returns what was added.
+    """Write into each policy's overrides the values that depend on them by interpolation. Return the added settings.
 
-    verl resolves all interpolations before it builds the trainer: a `ref` value that refers to the `actor` would then
-    have the value of the base, and not of the policy's actor.
+    verl resolves all interpolations before it builds the trainer. A `ref` value that refers to the `actor` would then
+    have the value of the base configuration instead of the policy's.
     """
-    # Also without overrides: a value of the section that cannot be resolved is an error.
+    # Resolve the section even if there are no overrides, because a value that cannot be resolved is an error.
     base = dict(leaves(OmegaConf.to_container(config[SECTION], resolve=True, throw_on_missing=False)))
     added = []
     overriding = {name: spec for name, spec in mas.policies.items() if spec.overrides}
@@ -64,8 +64,8 @@ def materialize_interpolations(config: DictConfig, mas: MasConfig) -> list[str]:
 
 
 def set_default_tokenizer_model(config: DictConfig, mas: MasConfig) -> None:
-    """verl reads the data with the tokenizer of `actor_rollout_ref.model`: if every policy overrides the model, use the
-    model of the first policy."""
+    """Set `actor_rollout_ref.model` to the model of the first policy if every policy overrides it, because verl reads
+    the data with its tokenizer."""
     local = [OmegaConf.create(spec.overrides) for spec in mas.policies.values() if not spec.remote]
     paths = [OmegaConf.select(overrides, "model.path") for overrides in local]
     if paths and None not in paths:
@@ -73,7 +73,7 @@ def set_default_tokenizer_model(config: DictConfig, mas: MasConfig) -> None:
 
 
 def leaves(tree: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
-    """Path and value of every leaf of a nested mapping; an empty mapping is a leaf."""
+    """Yield the path and value of every leaf of a nested mapping. An empty mapping is a leaf."""
     if not isinstance(tree, dict) or not tree:
         yield path, tree
         return
@@ -82,16 +82,16 @@ def leaves(tree: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
 
 
 def snapshots(mas: MasConfig) -> list[str]:
-    """The policies that have the weights of another one at an earlier step."""
+    """List the policies that have the weights of another policy at an earlier step."""
     return [name for name, spec in mas.policies.items() if spec.snapshot]
 
 
 def snapshot_sources(mas: MasConfig) -> set[str]:
-    """The policies whose weights snapshots take."""
+    """Return the policies whose weights snapshots take."""
     return {spec.snapshot.of for spec in mas.policies.values() if spec.snapshot}
 
 
-# verl's mode of aggregation that each weighting is made of.
+# verl's loss aggregation mode on which each weighting is built.
 LOSS_MODES: dict[Weighting, str] = {
     "token": "seq-mean-token-sum",
     "row": "seq-mean-token-mean",
@@ -102,7 +102,7 @@ LOSS_MODES: dict[Weighting, str] = {
 
 
 def set_mode(view: DictConfig, weighting: Weighting | None) -> None:
-    """Choose it in the configuration of a policy."""
+    """Set the loss aggregation mode of a weighting in the configuration of a policy."""
     if weighting is not None:
         with open_dict(view):
             view[SECTION].actor.loss_agg_mode = LOSS_MODES[weighting]

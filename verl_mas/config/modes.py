@@ -1,4 +1,4 @@
-"""The trainer modes of a team: the values of `trainer.v1.trainer_mode` with which a team is trained."""
+"""Trainer modes of teams: values of `trainer.v1.trainer_mode`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ STRATEGY = "trainer.v1.sampler.max_off_policy_strategy"
 @dataclass(frozen=True)
 class Mode:
     name: str
-    # verl's name of the mode. Its settings are in `trainer.v1.<this>`, and verl tests for it where it chooses the
-    # replay buffer and the parts of a checkpoint.
+    # verl's name of the mode. Its settings are in `trainer.v1.<name>`. verl chooses the replay buffer and the parts of
+    # a checkpoint by this name.
     verl: str
 
     @property
@@ -36,24 +36,24 @@ MODES = {mode.name: mode for mode in (SYNC, COLOCATED, SEPARATE)}
 
 
 def mode_of(config: DictConfig) -> Mode | None:
-    """The mode of a team's run; None for a run of verl's own trainers."""
+    """Return the mode of a team's run; None for a run of verl's own trainers."""
     found = MODES.get(OmegaConf.select(config, KEY))
     return None if config.get("mas") is None else found
 
 
 @dataclass(frozen=True)
 class Staleness:
-    """How far tasks are ahead of the training, in verl's settings."""
+    """How far tasks are ahead of the training, by verl's settings."""
 
-    # W: batches of tasks that are dispatched before the first step. A step then trains on tasks dispatched W steps ago.
+    # W: batches of tasks that are dispatched before the first step, so a step trains on tasks dispatched W steps ago.
     warmup: float
-    # T: the number of weight versions over which a group may extend, from that of its dispatch to that of its update.
+    # T: the most weight versions that a group may span, from its dispatch to its update.
     threshold: int | None
     strategy: str  # `wait` for a group that has reached T, or `drop` it
 
     @property
     def least(self) -> int:
-        """The smallest threshold that tasks W steps ahead can keep to."""
+        """Smallest threshold that tasks W steps ahead can meet."""
         return math.ceil(self.warmup) + 1
 
 

@@ -1,4 +1,4 @@
-"""A run as a whole: the configuration of verl, the team in it, and a view of each policy."""
+"""A run: verl's configuration, the team in it, and a view of each policy."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from verl_mas.registry import nearest
 CORRECTION = "algorithm.rollout_correction"
 # Settings of the correction that read the engine's log-probs.
 READERS = ("rollout_is", "rollout_rs", "bypass_mode")
-# verl's policy losses with the gradient of a row that is 0 where its advantage is, so that such a row can be skipped.
+# verl's policy losses in which a row without advantage has no gradient, so that it can be skipped.
 PROPORTIONAL_LOSSES = {"vanilla", "gspo", "sapo", "gpg", "cispo", "dppo_tv", "dppo_kl"}
-# Those that take the update's own log-probs as the old ones. The gradient of kl_cov is the sign of their difference,
-# which is that of rounding errors; bypass_mode reads the engine's.
+# Policy losses that may use the update's own log-probs as the old ones. kl_cov may not: its gradient is the sign of the
+# difference between them, so rounding errors would decide it.
 ON_POLICY_LOSSES = PROPORTIONAL_LOSSES | {"clip_cov", "geo_mean", "dro"}
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """`mas` of a run without a team is the default one, with one policy: verl's model."""
+    """A configuration and its `mas` block. Without a team, `mas` has the default values and one policy, verl's
+    model."""
 
     config: DictConfig
     mas: MasConfig
@@ -42,7 +43,7 @@ class Run:
 
     @property
     def mode(self) -> Mode | None:
-        """None of a run of verl's own trainers."""
+        """The trainer mode; None for a run of verl's own trainers."""
         return mode_of(self.config)
 
     @property
@@ -56,12 +57,12 @@ class Run:
 
     @property
     def critics(self) -> bool:
-        """Whether each policy that is updated has a critic, a value model of its own."""
+        """Whether each updated policy has its own critic."""
         return bool(OmegaConf.select(self.config, "algorithm.adv_estimator") == GAE)
 
     @property
     def sessions_per_step(self) -> int:
-        """Sessions of one training step: the rows of an agent that acts once per session."""
+        """Sessions per training step, which is the number of rows of an agent that acts once per session."""
         return int(self.config.data.train_batch_size) * int(self.config[SECTION].rollout.n)
 
     @cached_property
@@ -73,7 +74,7 @@ class Run:
 
     @cached_property
     def _dump(self) -> bytes:
-        # 4 ms to load, in place of 19 for a deep copy.
+        # Loading it takes 4 ms; a deep copy takes 19.
         return pickle.dumps(self.config)
 
     def copy(self) -> DictConfig:
@@ -85,7 +86,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A policy of a run, with its own values."""
+    """A policy of a run, with its own settings."""
 
     run: Run
     name: str
@@ -93,7 +94,7 @@ class View:
 
     @cached_property
     def config(self) -> DictConfig:
-        """The whole configuration as if this policy were the only one. Write into a `copy` only."""
+        """The whole configuration, as if this policy were the only one. It must not be changed; use `copy` instead."""
         return self.copy()
 
     def copy(self) -> DictConfig:
@@ -107,7 +108,7 @@ class View:
         return view
 
     def get(self, key: str) -> Any:
-        """One value below `actor_rollout_ref`; None if it is not set."""
+        """Return a value below `actor_rollout_ref`; None if it is not set."""
         own = OmegaConf.select(self._overrides, key)
         return OmegaConf.select(self.run.config, f"{SECTION}.{key}") if own is None else own
 
@@ -116,7 +117,7 @@ class View:
         return OmegaConf.create(self.spec.overrides)
 
     def value(self, key: str) -> Any:
-        """One value below `actor_rollout_ref`, which must be set."""
+        """Return a value below `actor_rollout_ref`. Raises ConfigError if it is not set."""
         value = self.get(key)
         if value is None:
             fix = f"set {SECTION}.{key}, or mas.policies.<name>.overrides.{key}"
@@ -128,7 +129,8 @@ class View:
         return {}
 
     def section(self, name: str) -> DictConfig:
-        """A section of `actor_rollout_ref`, much faster than the whole configuration. Not to be written into."""
+        """Return a section of `actor_rollout_ref`, which is much faster than the whole configuration. It must not be
+        changed."""
         if name not in self._sections:
             section = OmegaConf.merge(self.run.config[SECTION][name], self.spec.overrides.get(name) or {})
             assert isinstance(section, DictConfig)
@@ -144,8 +146,8 @@ class View:
 
     @property
     def critic_path(self) -> str:
-        """The model that the policy's critic starts from, with a new head: the policy's own where critic.model.path is
-        that of actor_rollout_ref or not set."""
+        """Path of the model from which the policy's critic starts, with a new head. It is the policy's own model if
+        critic.model.path is not set, or is that of actor_rollout_ref."""
         path = str(self.run.config.critic.model.path)
         return str(self.get("model.path") if path in (ANY_MODEL, self.run.config[SECTION].model.path) else path)
 
@@ -164,8 +166,8 @@ class View:
 
     @property
     def on_policy(self) -> bool:
-        """Whether the old log-probs are those of the policy's only optimiser step in a training step, so that no other
-        pass has to compute them. A KL in the reward, which would read them before, is refused for a team."""
+        """Whether the policy's only optimiser step of a training step computes the old log-probs itself, so that no
+        separate pass is needed. A KL in the reward would need them earlier, but is refused for a team."""
         one_step = self.updates_per_step == self.value("actor.ppo_epochs") == 1
         corrects = any(self.correction.get(reader) for reader in READERS)
         exact = self.value("actor.policy_loss.loss_mode") in ON_POLICY_LOSSES
@@ -173,15 +175,15 @@ class View:
 
     @property
     def old_log_probs_every(self) -> int:
-        """The policy gets old log-probs in every so many steps; 1: in each."""
+        """Number of steps from one pass for old log-probs to the next. 1 means a pass in every step."""
         return self.run.mas.old_log_probs_every if self.on_policy else 1
 
     @property
     def old_log_prob_passes(self) -> float:
-        """The share of training steps in which the trainer makes a forward pass for old log-probs."""
+        """Share of training steps with a forward pass for old log-probs."""
         if self.correction.get("bypass_mode"):
             return 0.0
-        return 1 / self.old_log_probs_every if self.run.mode else 1.0  # verl's own trainer makes each
+        return 1 / self.old_log_probs_every if self.run.mode else 1.0  # verl's own trainer makes one in every step
 
     @property
     def proportional(self) -> bool:
@@ -190,7 +192,7 @@ class View:
 
     @property
     def skips_zero_advantage(self) -> bool:
-        """Whether rows of zero advantage are left out of the policy's updates."""
+        """Whether the policy's updates skip rows without advantage."""
         if self.run.mas.skip_zero_advantage != "auto":
             return self.run.mas.skip_zero_advantage
         # A critic learns from every row.
@@ -201,13 +203,13 @@ class View:
 
     @property
     def shared_prefixes(self) -> str | bool | None:
-        """The policy's own setting, or that of the run."""
+        """The policy's own setting or, if it has none, the run's."""
         own = self.spec.shared_prefixes
         return self.run.mas.shared_prefixes if own is None else own
 
     @property
     def shares_prefixes(self) -> bool:
-        """Whether prefixes that rows of the policy share are computed once, where its model allows it."""
+        """Whether training computes prefixes that rows of the policy share only once, if the model allows it."""
         return bool(self.run.config.trainer.device == "cpu" if self.shared_prefixes is None else self.shared_prefixes)
 
 
@@ -216,12 +218,13 @@ class View:
 
 # The pool of engines that `+mas/mode=separate_async` makes.
 SERVING = "serve"
-# What a snapshot has as the policy of which it is one. The rest is of the training.
+# Sections that a snapshot takes from its policy. Other sections are only for training.
 SERVED = ("model", "rollout")
 
 
 def load(node: DictConfig | Mapping[str, object] | None) -> MasConfig:
-    """The `mas:` block as dataclasses, with the default policy and pool added; a value that does not fit is refused."""
+    """Read the `mas:` block into dataclasses, and add the default policy and pool. Raises ConfigError for wrong
+    values."""
     plain = OmegaConf.to_container(node, resolve=True) if isinstance(node, DictConfig) else node
     config = load_dataclass(MasConfig, plain, "mas")
     if not config.policies:
@@ -260,7 +263,7 @@ def _unknown_sources(mas: MasConfig) -> Iterator[ConfigError]:
 
 
 def serve_apart(mas: MasConfig) -> MasConfig:
-    """Add one pool that serves every policy, unless a policy names the pool of its engines."""
+    """Add a pool whose engines serve all policies, unless a policy names a pool for its engines."""
     served = [spec for spec in mas.policies.values() if not spec.remote and not spec.adapter_of]
     if not any(spec.engines for spec in served):
         mas.pools.setdefault(SERVING, PoolSpec())

@@ -1,4 +1,4 @@
-"""Sampling settings of an agent or a request: types, meaning and ranges."""
+"""Sampling settings of an agent or a request: types, meanings and ranges."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias, TypedDict
 
 from verl_mas.config.values import Above, Count, Length, Penalty, Range, Share, Temperature
 
-# What engines hold a number in; a larger one would end some of them.
+# Largest integers of engines. Some engines end if they get a larger one.
 INT32, INT64 = 2**31 - 1, 2**63 - 1
 StopText: TypeAlias = Annotated[str, Length(1, 1000)]
 
@@ -18,16 +18,16 @@ class Sampling(TypedDict, total=False):
     """0: greedy. The row's temperature reaches the trainer."""
 
     top_p: Annotated[float, Above(0), Range(high=1)]
-    """Sample from the most probable tokens that add up to this share."""
+    """Sample from the most probable tokens whose probabilities add up to this share."""
 
     top_k: Literal[-1] | Annotated[int, Range(1, INT32)]
     """Sample from this many most probable tokens; -1: from all."""
 
     min_p: Share
-    """Exclude tokens less probable than this share of the most probable one."""
+    """Exclude tokens that are less probable than this share of the most probable token."""
 
     max_tokens: Count
-    """The longest reply."""
+    """The longest reply in tokens."""
 
     stop: StopText | Annotated[list[StopText], Length(0, 64)]
     """Texts that end a reply."""
@@ -39,10 +39,10 @@ class Sampling(TypedDict, total=False):
     """Whether a reply continues after the end-of-sequence token."""
 
     seed: Annotated[int, Range(-INT64, INT64)]
-    """Of the request; every reply to one prompt is then the same."""
+    """Seed of the request. With a seed, all replies to one prompt are the same."""
 
     repetition_penalty: Penalty
-    """1: none. Refused for an agent that trains, as the trainer's log-probs leave it out."""
+    """1: none. Refused for an agent that trains, because the trainer's log-probs do not include it."""
 
     presence_penalty: Annotated[float, Range(-2, 2)]
     """0: none. Refused for an agent that trains."""

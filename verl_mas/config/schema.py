@@ -1,4 +1,4 @@
-"""The `mas:` block: types, meaning and ranges. Values are in YAML; this module loads neither torch nor ray."""
+"""The `mas:` block: types, meanings and ranges. Values are in YAML. This module imports neither torch nor ray."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from verl_mas.config.values import (
 from verl_mas.errors import ConfigError
 from verl_mas.verl_.types import Fields
 
-# Settings by the names of verl, an engine, a chat template or a workflow.
+# Settings that verl, an engine, a chat template or a workflow defines.
 FreeSettings: TypeAlias = Fields
 Weighting: TypeAlias = Literal["row", "agent", "agent_token", "session", "token"]
-# The policy of a run that names none, and the pool of a policy that names none.
+# Names of the policy and of the pool that are used if a run names none.
 DEFAULT_POLICY = "main"
 DEFAULT_POOL = "shared"
 
@@ -42,7 +42,7 @@ class WorkflowSpec:
     """Values of the workflow's fields; its class declares their types, ranges and defaults."""
 
     check_timeout_s: Positive = 60.0
-    """Seconds that loading the files of the user, and the workflow's `check`, may take before a run starts."""
+    """Time limit in seconds for loading the user's files and for the workflow's `check`, before a run starts."""
 
 
 @dataclass
@@ -59,30 +59,30 @@ class AgentSpec(Checked):
     """Replaces the system prompt of the workflow."""
 
     sampling: Sampling = field(default_factory=Sampling)
-    """Merged over the rollout's sampling settings. In validation temperature, top_p and top_k stay those of
-    `rollout.val_kwargs`, unless `validation_sampling` sets them."""
+    """Merged over the rollout's sampling settings. In validation, temperature, top_p and top_k come from
+    `rollout.val_kwargs` instead, unless `validation_sampling` sets them."""
 
     validation_sampling: Sampling = field(default_factory=Sampling)
     """Merged over `sampling` in validation."""
 
     tools: list[str] = field(default_factory=list)
-    """Names of the tools that it may call: those of rollout.multi_turn.tool_config_path and function_tool_path, and of
-    the servers of `mas.mcp`."""
+    """Names of the tools that the agent may call. They come from rollout.multi_turn.tool_config_path and
+    function_tool_path, and from the servers of `mas.mcp`."""
 
     tool_timeout_s: Positive = 60.0
-    """Seconds that a call of a tool may take; they are no part of the act's `mas.faults.act_timeout_s`."""
+    """Time limit in seconds for a call of a tool. It does not count towards `mas.faults.act_timeout_s`."""
 
     max_tool_rounds: Count = 16
-    """How often an act may call tools and generate again. An act that calls more ends."""
+    """How often an act may call tools and generate again. A further call ends the act."""
 
     max_tool_calls: Count = 64
-    """Calls per act. Further ones are answered with an error."""
+    """Calls per act. Further calls are answered with an error."""
 
     chat_template_kwargs: FreeSettings = field(default_factory=dict)
     """Arguments of the chat template, such as `enable_thinking`."""
 
     max_prompt_length: Count | None = None
-    """Tokens, at most data.max_prompt_length. null: as many."""
+    """Longest prompt in tokens, at most data.max_prompt_length. null: data.max_prompt_length."""
 
     truncation: Literal["error", "drop_oldest", "middle"] = "error"
     """What to do with a longer prompt: fail, drop the oldest messages, or cut out the middle."""
@@ -91,7 +91,7 @@ class AgentSpec(Checked):
     """Subtracted from the score of an act whose reply was malformed."""
 
     trainable: bool = True
-    """false: its rows are left out of the loss, also if its policy is trained."""
+    """false: its rows are left out of the loss, even if its policy is trained."""
 
 
 @dataclass
@@ -99,8 +99,8 @@ class SwapSpec(Checked):
     """`mas.swap`: agents that exchange their policies during training, as in CORY."""
 
     agents: list[str] = field(default_factory=list)
-    """Two agents on a policy each, or more, which pass theirs around. Validation is with the policies that the agents
-    are configured with. Empty: none."""
+    """Two or more agents, each with its own policy, which exchange their policies in turn. In validation each agent
+    has the policy that is configured for it. Empty: no exchange."""
 
     every: Count = 5
     """Training steps between two exchanges."""
@@ -123,7 +123,7 @@ class RemoteSpec(Checked):
     """Seconds that a request may take."""
 
     concurrency: Count = 256
-    """Connections per rollout worker."""
+    """Concurrent requests per rollout worker."""
 
 
 @dataclass
@@ -137,8 +137,8 @@ class SnapshotSpec(Checked):
     """Steps between two refreshes."""
 
     first: Count | None = None
-    """The step of the first refresh. null: `every`. K snapshots that are refreshed in turn (every: K * N, first: N,
-    2 * N, ...) are the last K states."""
+    """The step of the first refresh. null: `every`. To keep the last K states, refresh K snapshots in turn (every:
+    K * N, first: N, 2 * N, ...)."""
 
     def due(self, step: int) -> bool:
         """Whether it takes the weights that its policy has after this step."""
@@ -154,7 +154,7 @@ class PolicySpec:
     """false: served from its model path, never updated, without optimiser memory."""
 
     snapshot: SnapshotSpec | None = None
-    """It has the weights of a trained policy at an earlier step, and that policy's overrides of model and rollout."""
+    """Gives it the weights of a trained policy at an earlier step, and that policy's overrides of model and rollout."""
 
     pool: str = DEFAULT_POOL
     """The pool of `mas.pools` whose GPUs it uses."""
@@ -163,20 +163,21 @@ class PolicySpec:
     """An endpoint that serves the policy. A remote policy is never trained and uses no GPU of the run."""
 
     adapter_of: str | None = None
-    """A LoRA adapter on the weights of this policy, its base, which is never trained. One that is left out is added."""
+    """Makes it a LoRA adapter on the weights of the named policy, its base, which is never trained. A base that is not
+    in `mas.policies` is added."""
 
     engines: str | None = None
-    """The pool whose GPUs serve it while it is trained on those of `pool`, in trainer mode mas_separate_async. null for
-    all policies: one pool, `serve`."""
+    """The pool whose GPUs serve the policy while the GPUs of `pool` train it, in trainer mode mas_separate_async. null
+    for all policies: a pool named `serve`."""
 
     updates_per_step: Count | None = None
     """Optimiser steps per training step. null: `mas.updates_per_step`."""
 
     shared_prefixes: Literal["auto"] | bool | None = None
-    """null: `mas.shared_prefixes`. An adapter takes that of its base."""
+    """null: `mas.shared_prefixes`. An adapter has the value of its base."""
 
     rollout_correction: FreeSettings = field(default_factory=dict)
-    """Merged over `algorithm.rollout_correction`, of a policy that is trained."""
+    """Merged over `algorithm.rollout_correction` if the policy is trained."""
 
     overrides: FreeSettings = field(default_factory=dict)
     """Merged over `actor_rollout_ref`."""
@@ -208,8 +209,9 @@ class PoolSpec:
     """GPUs per node. null: trainer.n_gpus_per_node."""
 
     serving: Literal["auto", "together", "phases"] = "auto"
-    """Engines of the pool: all awake together, which share the GPU's memory, or woken in phases, one policy at a time.
-    auto: together where the memory fractions add up to at most 0.85 and a replica has one GPU, else phases."""
+    """together: all engines of the pool are awake and share the memory of the GPU. phases: the engines of one policy
+    are awake at a time. auto: together if the memory fractions add up to at most 0.85 and a replica has one GPU, else
+    phases."""
 
     offload: bool = True
     """Move parameters and optimiser of a policy off the GPU while other policies of the pool use it."""
@@ -241,7 +243,7 @@ class RewardSpec(Checked):
     """
 
     preset: Literal["sum", "dr_mas", "at_grpo", "sparse"] = "sum"
-    """The values of the three settings below that are null."""
+    """Values for those of the three settings below that are null."""
 
     team: float | None = None
     """Weight of the session's reward."""
@@ -270,12 +272,12 @@ _REWARD_PRESETS: dict[str, tuple[float, float, Literal["act", "agent", "session"
 
 @dataclass
 class LossSpec:
-    """The loss of each policy. The weighting of statistics is `mas.advantage.weighting`."""
+    """The loss of each policy. For the weighting of statistics, see `mas.advantage.weighting`."""
 
     weighting: Weighting | None = None
-    """What counts equally in the loss of a policy: every token, every row, every agent (and in it every row; with
-    agent_token every token), or every session (and in it every row). The tokens of a row count equally. null: verl's
-    actor.loss_agg_mode, of which a mean over tokens depends on which rows share an optimiser step."""
+    """The unit that counts equally in the loss of a policy: every token, every row, every agent (and in it every row;
+    with agent_token every token), or every session (and in it every row). The tokens of a row count equally. null:
+    verl's actor.loss_agg_mode, of which a mean over tokens depends on which rows share an optimiser step."""
 
 
 @dataclass
@@ -283,21 +285,21 @@ class FilterSpec(Checked):
     """`mas.filter`: the tasks of a step that are trained on. A task is kept or left out with all of its sessions."""
 
     drop: Literal["uniform"] | None = None
-    """uniform: leave out tasks of which no trained row has an advantage, as every group is uniform (DAPO)."""
+    """uniform: leave out tasks in which no trained row has an advantage, because all groups are uniform (DAPO)."""
 
     by: Literal["score", "team", "acc"] = "score"
-    """What is uniform. score: rows' scores, in the groups of the estimator, so that one penalty or own reward keeps a
-    task. team: the team's rewards of the task's sessions. acc: their accuracies, as DAPO's code compares them."""
+    """Value that is compared. score: the scores of rows, in the groups of the estimator, so a single penalty or own
+    reward keeps a task. team: the team rewards of the task's sessions. acc: their accuracies, as in DAPO's code."""
 
     keep_share: Annotated[float, Above(0), Range(high=1)] | None = None
-    """Keep this share of the tasks: those whose sessions differ most in the team's reward, by standard deviation
+    """Keep this share of the tasks: those with the largest standard deviation of the team rewards of their sessions
     (StarPO-S). null: all."""
 
     refill: bool = False
-    """Sample further tasks until data.train_batch_size are kept. false: train on what is left."""
+    """Sample further tasks until data.train_batch_size tasks are kept. false: train on the tasks that are left."""
 
     max_rounds: Annotated[int, Range(2, 1000)] = 10
-    """With refill: rounds of sampling per step at most, the first included."""
+    """With refill: the most rounds of sampling per step, including the first."""
 
     @property
     def active(self) -> bool:
@@ -318,23 +320,23 @@ class FaultSpec(Checked):
     """Seconds before the first retry; doubled before each further one."""
 
     act_timeout_s: Positive = 600.0
-    """Seconds that an act may take, without its tools and its waits for the time slice of its policy
+    """Time limit in seconds for an act, without its tools and its waits for the time slice of its policy
     (`serving: phases`)."""
 
     session_timeout_s: Positive = 3600.0
-    """Seconds that a session may take from its start, which may be after others ended (`mas.max_sessions`)."""
+    """Time limit in seconds for a session from its start. Its wait for a slot (`mas.max_sessions`) does not count."""
 
     max_acts: Count = 256
-    """Acts per session at most."""
+    """The most acts per session."""
 
     max_probe_acts: Count = 16384
-    """Acts per session at most that only tell how candidates end; they are not counted in `max_acts`."""
+    """The most probe acts per session, which only measure how candidates end. They do not count in `max_acts`."""
 
     max_dropped_share: Share = 0.5
     """The run ends if a larger share of the sessions of a step, or of a validation, failed."""
 
     max_timeout_share: Share = 0.01
-    """The run ends if a larger share of the sessions of a validation timed out: its score would be too low."""
+    """The run ends if a larger share of the sessions of a validation timed out, because its score would be too low."""
 
 
 @dataclass
@@ -351,15 +353,15 @@ class TrajectorySpec:
     """zst: compressed Parquet files when a step has ended. jsonl: plain lines."""
 
     sampling_rate: Share = 1.0
-    """The share of sessions that is written, beside all with a fault and the best and the worst of each group; the same
-    sessions in every run."""
+    """The share of sessions that is written, in addition to all sessions with a fault and to the best and the worst
+    session of each group. It selects the same sessions in every run."""
 
     max_gib: Positive | None = 10.0
-    """The size of the folder at most, null: any. The sampling rate is halved when half of it is used, and again
-    whenever half of the rest is."""
+    """The largest size of the folder; null: no limit. The sampling rate is halved when half of this size is used, and
+    again whenever half of the rest is used."""
 
     tokens: bool = True
-    """Whether acts have their sampled tokens one by one, with log-probs."""
+    """Whether records have the sampled tokens of acts, with log-probs."""
 
     max_text_chars: Count | None = None
     """Longer texts are cut to this length."""
@@ -403,25 +405,26 @@ class MasConfig:
     faults: FaultSpec = field(default_factory=FaultSpec)
 
     max_sessions: Count | None = None
-    """Sessions that run at once, divided equally over the agent-loop workers; the others wait, first come, first
-    served. null: as many requests as the engines run at once (replicas x rollout.max_num_seqs, of the policies on one
-    pool the largest), divided by the candidates of a branch."""
+    """Sessions that run at once, divided equally among the agent-loop workers. Other sessions wait, first come, first
+    served. null: the number of requests that the engines run at once (replicas x rollout.max_num_seqs; for policies on
+    one pool, the largest number), divided by the candidates of a branch."""
 
     trajectories: TrajectorySpec = field(default_factory=TrajectorySpec)
 
     updates_per_step: Count | None = None
-    """Optimiser steps per policy and training step, whatever the number of rows.
-    null: data.train_batch_size / actor.ppo_mini_batch_size, as verl has with one row per session."""
+    """Optimiser steps per policy and training step, independent of the number of rows.
+    null: data.train_batch_size / actor.ppo_mini_batch_size, as in verl with one row per session."""
 
     old_log_probs_every: Count = 10
-    """With one optimiser step per training step and no rollout correction, the old log-probs are those of the update
-    itself. The trainer then computes them in a pass of their own only every so many steps, and in the first two steps
-    after a start or a resume, for the metrics that compare engine and trainer. 1: in every step, as verl does."""
+    """With one optimiser step per training step and no rollout correction, the update itself computes the old
+    log-probs. A separate pass, for the metrics that compare engine and trainer, then runs only once in this number of
+    steps, and in the first two steps after a start or a resume. 1: in every step, as in verl."""
 
     skip_zero_advantage: Literal["auto"] | bool = "auto"
-    """Leave rows of exactly zero advantage out of the update; the loss is normalised as if they were in it. auto: where
-    this changes nothing but rounding: with one optimiser step per training step, without entropy and KL in the loss."""
+    """Leave rows with an advantage of exactly 0 out of the update; the loss is normalised as if they were in it. auto:
+    if this changes only rounding, so with one optimiser step per training step and without entropy and KL in the
+    loss."""
 
     shared_prefixes: Literal["auto"] | bool | None = None
-    """Compute in training what rows begin with alike once. auto: where the model is covered and it is less work. true:
-    a model that is not covered is refused. null: auto on the CPU, else false."""
+    """Compute common prefixes of rows only once in training. auto: if the model is supported and it saves work. true:
+    refuse a model that is not supported. null: auto on the CPU, else false."""

@@ -1,5 +1,5 @@
-"""Settings of a single-agent command that mean something else for a team: the plugin translates them, and says so in
-one line each."""
+"""Translates settings of a single-agent command that mean something else for a team, and reports each change in one
+line."""
 
 from __future__ import annotations
 
@@ -39,17 +39,13 @@ def _mode(config: DictConfig) -> Iterator[str]:
     mode = OmegaConf.select(config, KEY)
     if mode not in OF_VERL:
         return
-    given = {".".join(path): value for path, value in leaves(read_yaml(MODE_FILES / f"{mode}.yaml"))}
-    unset = {key: value for key, value in given.items() if OmegaConf.select(config, key) == _default(key)}
+    defaults, given = (
+        {".".join(path): value for path, value in leaves(tree)}
+        for tree in (verl_settings().yaml, read_yaml(MODE_FILES / f"{mode}.yaml"))
+    )
+    unset = {key: value for key, value in given.items() if OmegaConf.select(config, key) == defaults.get(key)}
     _set(config, {**unset, KEY: OF_VERL[mode]})
     yield f"{KEY}={mode} with a team is {OF_VERL[mode]}, as +mas/mode={mode} sets it"
-
-
-def _default(key: str) -> object:
-    found: object = verl_settings().yaml
-    for part in key.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
 
 
 def _loops(config: DictConfig) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""The one validator: reads values that a user writes into dataclasses, by their field types, ranges and choices.
+"""Validates the values of a user by the types, ranges and choices of dataclass fields, and makes the dataclasses.
 
-A field declares what it takes: `k: Annotated[int, Range(1)]`, `score: Literal["em", "f1"]`. A type that is not known
-here (a class of the user, `Callable`) takes any value.
+Examples of fields: `k: Annotated[int, Range(1)]`, `score: Literal["em", "f1"]`. A field of any other type, such as a
+class of the user or `Callable`, accepts any value.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MAPPINGS = (dict, Mapping)
 
 
 class ValueRule:
-    """A rule in `Annotated` that a value must meet beside its type. `str` of it completes "is ..."."""
+    """A rule in `Annotated` that a value must meet in addition to its type. Its `str` completes "is ..."."""
 
     def holds(self, value: Any) -> bool:
         raise NotImplementedError
@@ -103,17 +103,17 @@ Count = Annotated[int, Range(1)]
 NotNegative = Annotated[float, Range(0)]
 Positive = Annotated[float, Above(0)]
 Share = Annotated[float, Range(0, 1)]
-# Of sampling, in which an engine makes no infinity of a score.
+# Ranges of sampling settings in which an engine does not turn a score into infinity.
 Temperature = Annotated[float, Range(0, 100)]
 Penalty = Annotated[float, Range(0.01, 100)]
 Text = Annotated[str, Length(1)]
 
 
 def load_dataclass(kind: type[T], values: object, path: str) -> T:
-    """`kind` made of `values`, a mapping or None. All values that do not fit are refused together; `path` names the
-    mapping in messages.
+    """Make a `kind` from `values`, a mapping or None. Raises one error with all values that do not fit. `path` names
+    the mapping in messages.
 
-    A null clears a value: it is None if the field takes None, else the default of the field.
+    A null resets a field: to None if the field accepts None, else to its default.
     """
     reader = _Reader()
     made = reader.read(kind, {} if values is None else values, path)
@@ -122,7 +122,7 @@ def load_dataclass(kind: type[T], values: object, path: str) -> T:
 
 
 def check_fields(made: object, path: str) -> None:
-    """The same rules for a dataclass that code constructs; call it in `__post_init__`."""
+    """Apply the same rules to a dataclass that code constructs. Call this in `__post_init__`."""
     assert is_dataclass(made)
     reader, hints = _Reader(), settable(type(made))
     for item in fields(made):
@@ -134,14 +134,14 @@ def check_fields(made: object, path: str) -> None:
 
 
 def problems(hint: Hint, value: object, path: str) -> list[ConfigError]:
-    """Why a type does not take a value; empty if it does."""
+    """List the errors of a value for a type; empty if the type accepts the value."""
     reader = _Reader()
     reader.read(hint, value, path)
     return reader.errors
 
 
 def describe(hint: Hint) -> str:
-    """What a type takes, to complete "is ...": `a whole number, at least 1`."""
+    """Describe the values of a type, to complete "is ...": `a whole number, at least 1`."""
     kind, args = get_origin(hint) or hint, get_args(hint)
     if kind is Annotated:
         return ", ".join([describe(args[0]), *(str(rule) for rule in args[1:] if isinstance(rule, ValueRule))])
@@ -160,7 +160,7 @@ def describe(hint: Hint) -> str:
 
 @functools.cache
 def field_types(kind: Hint) -> dict[str, Hint]:
-    """The evaluated annotation of every field; `object` for one that cannot be evaluated at run time."""
+    """Return the evaluated annotation of every field; `object` if it cannot be evaluated at run time."""
     found: dict[str, Hint] = {}
     for base in reversed(cast(type, kind).__mro__):
         scope = getattr(sys.modules.get(base.__module__), "__dict__", {})
@@ -223,7 +223,7 @@ class _Reader:
         return value
 
     def _fields(self, kind: Hint, value: object, path: str) -> object:
-        """A dataclass, or the mapping of a TypedDict, from a mapping of its fields."""
+        """Make a dataclass, or the mapping of a TypedDict, from a mapping of its fields."""
         kind = cast(type, kind)
         if not is_typeddict(kind) and isinstance(value, kind):
             return value
@@ -267,7 +267,7 @@ class _Reader:
 
 
 def settable(kind: Hint) -> dict[str, Hint]:
-    """The names and types of the fields that a user may set in a dataclass or a TypedDict."""
+    """Return the fields that a user may set in a dataclass or a TypedDict, by name, with their types."""
     hints = field_types(kind)
     if is_typeddict(kind):
         return hints
@@ -276,7 +276,7 @@ def settable(kind: Hint) -> dict[str, Hint]:
 
 
 def _simple(core: Hint, value: object, path: str) -> object:
-    """A scalar, a choice, or the first of several types that takes the value."""
+    """Read a scalar, a choice, or a value of the first type of a union that accepts it."""
     if get_origin(core) is Literal:
         return value if any(type(value) is type(choice) and value == choice for choice in get_args(core)) else _REFUSED
     if core is str or core is bool or (_is_scalar(core) and isinstance(value, bool)):
@@ -308,14 +308,14 @@ def _whole(found: object, parts: Iterable[object]) -> object:
 
 
 class Checked:
-    """Base of the sections that code may construct: the constructor refuses a value that its field does not take."""
+    """Base of sections that code may construct. The constructor refuses values that do not fit their fields."""
 
     def __post_init__(self) -> None:
         check_fields(self, type(self).__name__)
 
 
 def core_type(hint: Hint) -> Hint:
-    """A type without its rules and without `| None`."""
+    """Return a type without its rules and without `| None`."""
     return _core(hint)[0]
 
 

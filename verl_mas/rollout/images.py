@@ -106,14 +106,17 @@ def _loaded(message: Message, budget: PixelBudget) -> Message:
 
 def loaded(part: Message, budget: PixelBudget | None = None) -> Message:
     """Load the image of a part, unless it is on the web. Raises RequestError if the image cannot be read."""
-    if part.get("type") not in IMAGES:
-        return part
-    address = part.get("image_url")
-    source = part.get("image") or part.get("bytes") or (address.get("url") if isinstance(address, Mapping) else address)
-    if _on_web(part):
+    if part.get("type") not in IMAGES or _on_web(part):
         return part  # a check downloads nothing
     kept = {name: value for name, value in part.items() if name not in ("bytes", "image_url")}
-    return {**kept, "type": "image", "image": _rgb(_opened(source, budget or PixelBudget(), files="image" in part))}
+    image = _opened(source_of(part), budget or PixelBudget(), files="image" in part)
+    return {**kept, "type": "image", "image": _rgb(image)}
+
+
+def source_of(part: Message) -> object:
+    """Return the image of a part in any of its forms, those of verl and of OpenAI's protocol."""
+    address = part.get("image_url")
+    return part.get("bytes") or part.get("image") or (address.get("url") if isinstance(address, Mapping) else address)
 
 
 def _opened(source: object, budget: PixelBudget, *, files: bool) -> Image:

@@ -32,6 +32,7 @@ from uuid import uuid4
 
 from verl_mas.config.schema import TrajectorySpec
 from verl_mas.rollout.counts import SessionCounts
+from verl_mas.rollout.images import source_of
 from verl_mas.run_folder.disk import append, size_of
 from verl_mas.run_folder.records import Listed, Record, left_out, listed, packed
 from verl_mas.run_folder.session_files import FOLDER, IMAGES, compress, file_of, partition_of, recording
@@ -258,9 +259,8 @@ class ImageFiles:
 
 
 def _image_of(part: Message) -> str | bytes | Image | None:
-    """The image in a part of a message, in the forms of verl and of OpenAI's protocol."""
-    address = part.get("image_url")
-    image = part.get("bytes") or part.get("image") or (address.get("url") if isinstance(address, Mapping) else address)
+    """Return the image of a message part, decoded if it is a data URL."""
+    image = source_of(part)
     if isinstance(image, str) and image.startswith("data:"):
         try:
             return base64.b64decode(image.partition(",")[2], validate=True)

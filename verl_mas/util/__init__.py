@@ -22,7 +22,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def read_yaml(file: Path) -> Fields:
-    """A mapping. libyaml is ten times faster, and not in every build of PyYAML."""
+    """Read a mapping, with libyaml if PyYAML was built with it, because it is ten times faster."""
     import yaml
 
     read: Fields = yaml.load(file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -30,6 +30,6 @@ def read_yaml(file: Path) -> Fields:
 
 
 def cores() -> int:
-    """The number of CPU cores that this process may use. If it is bound to some cores, only these count; macOS binds
-    none."""
+    """Count the CPU cores that this process may use. If it is bound to some cores, only these count. On macOS,
+    processes cannot be bound."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

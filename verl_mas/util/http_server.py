@@ -1,4 +1,4 @@
-"""The HTTP server of everything that listens. Clients that connect and send nothing cannot stop it."""
+"""The HTTP server of all commands and gateways. Clients that connect and send nothing cannot block it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 # Seconds after which a connection without the complete head of a request is closed; uvicorn would keep it.
 HEAD_S = 10
-# asyncio accepts so many connections before it handles one, and logs as many errors if descriptors run out.
+# Connections that asyncio accepts before it handles one. If descriptors run out, it logs as many errors.
 BACKLOG = 128
-# Time for which requests on kept connections may still arrive after the server's end has begun.
+# Time in which requests on kept connections may still arrive after the shutdown has begun.
 ON_ITS_WAY_S = 2.0
 
 

@@ -1,4 +1,4 @@
-"""Imports that wait until a name is used: names of a large package, or public names of one of ours.
+"""Lazy imports: names of a large package, or public names of our packages, are imported when they are used.
 
 from verl_mas.util.later import Tensor, torch
 """
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 else:
     np, pd, torch = Later("numpy"), Later("pandas"), Later("torch")
-    # Only for annotations, which nothing evaluates; any other use fails.
+    # Only for annotations, which are not evaluated; any other use fails.
     Tensor = None
 
 
 def lazy(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Make `__getattr__`, `__dir__` and `__all__` of a package from the imports under `if TYPE_CHECKING` in its file.
 
-    So the list that editors and type checkers read is the only one.
+    So editors and type checkers read the same list.
     """
     (block,) = (node for node in ast.parse(Path(file).read_bytes()).body if isinstance(node, ast.If))
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]

@@ -19,7 +19,7 @@ class PerLoop(Generic[T]):
         self._made: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, T] = weakref.WeakKeyDictionary()
 
     def here(self) -> T:
-        """The value of the running loop."""
+        """Return the value of the running loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._made:
             self._made[loop] = self._make()
@@ -31,7 +31,7 @@ class PerLoop(Generic[T]):
 
 
 def waited_for(work: Coroutine[object, object, T], seconds: float | None = None) -> T:
-    """Wait for a result in code that is not async, whose caller may have an event loop. Raises TimeoutError: a server
-    that sends a byte now and then violates only a limit on the whole."""
+    """Wait for a result in code that is not async, even if the caller runs in an event loop. Raises TimeoutError after
+    `seconds`, also if a server keeps sending single bytes."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, asyncio.wait_for(work, seconds)).result()

@@ -1,4 +1,4 @@
-"""Work in threads of its own, whose errors reach whoever waits for it."""
+"""Runs work in new threads. Errors reach the caller that waits for the result."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ T = TypeVar("T")
 
 
 def begun(work: Callable[[], T], name: str) -> Future[T]:
-    """Start `work` in a thread; the future has its result, or the exception that it raised.
+    """Start `work` in a thread. The returned future gets its result or its exception.
 
-    Not a thread of a pool: work that hangs would keep its place there, and the end of the process would wait for it.
+    The thread does not belong to a pool. There, work that hangs would occupy a thread, and the end of the process would
+    wait for it.
     """
     future = Future[T]()
-    future.set_running_or_notify_cancel()  # cancelling whoever waits does not cancel the work
+    future.set_running_or_notify_cancel()  # cancelling a waiting caller does not cancel the work
 
     def run() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # noqa: BLE001  boundary: whoever waits raises it
-            # A future of an event loop refuses StopIteration, and the others mean something else to a coroutine.
+        except BaseException as error:  # noqa: BLE001  boundary: the waiting caller raises it
+            # An asyncio future refuses StopIteration, and a coroutine would misread the other two.
             special = isinstance(error, StopIteration | KeyboardInterrupt | GeneratorExit)
             future.set_exception(RuntimeError(repr(error)) if special else error)
 
@@ -34,5 +35,5 @@ def begun(work: Callable[[], T], name: str) -> Future[T]:
 
 
 async def in_thread(work: Callable[[], T], name: str = "tool") -> T:
-    """The result of `work`, which may block. If the caller is cancelled, the thread is left to itself."""
+    """Return the result of `work`, which may block. If the caller is cancelled, the thread keeps running."""
     return await asyncio.wrap_future(begun(partial(contextvars.copy_context().run, work), name))

@@ -31,9 +31,9 @@ class Workflow:
     """
 
     safe_arguments: ClassVar[Mapping[str, str]] = {}
-    """Of the arguments that are texts, those that are data, each with a regular expression of all such values. The team
-    of somebody else may set them; any other text could name a file, a module, a command or an address, and is asked
-    for when the team is loaded."""
+    """String arguments that are only data, each with a regular expression for its safe values. A team from someone else
+    may set them freely. Any other string could name a file, a module, a command or an address, so the user is asked
+    about it when the team is loaded."""
 
     @property
     def agents(self) -> Sequence[str]:
@@ -42,23 +42,23 @@ class Workflow:
 
     @property
     def branches(self) -> bool:
-        """Whether `run` branches; at_grpo compares the candidates of a branch. A plain bool in most workflows."""
+        """Whether `run` branches, so that candidates of one act can be compared. A plain bool in most workflows."""
         return False
 
     @property
     def forks(self) -> bool:
-        """Whether `run` plays candidates on by acts that are trained on: `team.fork`."""
+        """Whether `run` uses `team.fork`, which continues candidates by acts that are trained on."""
         return False
 
     @property
     def start_s(self) -> float:
-        """Seconds that may pass before the first act, in which no time limit of the session runs."""
+        """Seconds that may pass before the first act. No time limit of the session runs in this time."""
         return 0.0
 
     @property
     def answered_by(self) -> str | None:
-        """The agent that acts once, with a reply that is the answer: a server streams it while it is sampled. None: the
-        answer is known when the session has ended. It belongs to `run`, too."""
+        """Agent that acts once, and whose reply is the answer, so that a server can stream it while it is sampled.
+        None: the answer is known only when the session has ended. A subclass with its own `run` does not inherit it."""
         return None
 
     def __init_subclass__(cls, **kwargs: object):
@@ -76,13 +76,13 @@ class Workflow:
         check_fields(self, type(self).__name__)
 
     def most_acts(self, k: int) -> int | None:
-        """The acts of the longest session where a branch has `k` candidates; None if they are not known. More than
-        `mas.faults.max_acts` are refused."""
+        """Return the number of acts of the longest session if a branch has `k` candidates; None if it is not known.
+        More than `mas.faults.max_acts` are refused."""
         return None
 
     def answer_form(self, data_source: str | None) -> Codec[str] | None:
-        """How the answer stands in the reply that is scored: a check scores the ground truth in this form. None: not
-        known, nothing is checked."""
+        """Return the format of the answer in the scored reply. A check renders the ground truth in this format and
+        scores it. None: the format is not known, and nothing is checked."""
         return None
 
     async def run(self, task: Task, team: Team) -> Outcome:
@@ -93,7 +93,7 @@ class Workflow:
 
 
 def nested(name: str, team: Workflow | type[Workflow] | Sequence[str]) -> tuple[str, ...]:
-    """The names that a sub-team's agents have in the outer team, where `team.sub(name)` is the sub-team.
+    """Return the names of a sub-team's agents in the outer team, where `team.sub(name)` is the sub-team.
 
     `team` is the workflow of the sub-team, its class if it needs no arguments, or the names of its agents.
     """

@@ -20,8 +20,8 @@ Settings: TypeAlias = Mapping[str, Any]  # settings with the names that an engin
 class ToolCall:
     """A call of a tool as a model wrote it, with its outcome: `result` or `error` is the text that the model got.
 
-    Both are None if the workflow has to answer the call. A call that is `left_out`, by a limit, is in no message; its
-    `error` says why.
+    Both are None if the workflow must answer the call. If a limit excluded the call (`left_out`), no message has it,
+    and its `error` gives the reason.
     """
 
     name: str
@@ -39,7 +39,7 @@ class ToolCall:
 
     @property
     def parameters(self) -> JsonObject | None:
-        """The arguments; None if they are not a JSON object, or one so deep that it could not be written again."""
+        """The arguments; None if they are not a JSON object, or if it is too deeply nested to be written again."""
         try:
             value = json.loads(self.arguments)
         except (ValueError, RecursionError):
@@ -47,7 +47,7 @@ class ToolCall:
         return value if isinstance(value, dict) and not _deeper(value, MOST_LEVELS) else None
 
     def answered(self, content: object) -> Message:
-        """The message with what the call returned, for a workflow that answers calls itself."""
+        """Make the message with the result of the call, for a workflow that answers calls itself."""
         return {"role": "tool", "content": content, **({} if self.id is None else {"tool_call_id": self.id})}
 
 
@@ -60,8 +60,8 @@ def _deeper(value: object, levels: int) -> bool:
 class Generation:
     """Text that a policy generated in one go. The token fields are empty when a remote endpoint served it.
 
-    In a conversation the ids are those of the whole row so far; `text`, `sampled`, and `versions` and below are of this
-    act alone. `text` is without the calls in `tool_calls`.
+    In a conversation, the ids are those of the whole row so far, but `text`, `sampled`, and the fields from `versions`
+    on belong to this act alone. `text` does not include the calls in `tool_calls`.
     """
 
     text: str
@@ -149,6 +149,6 @@ class LLMClient(Protocol):
     """Serves one policy with one async method, `generate`."""
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
-        """`n` replies to one prompt, with the tools that they call. The session calls the tools, and then generates
-        again with their results. Cancelling the call cancels every request."""
+        """Return `n` replies to one prompt, with their tool calls. The session makes these calls, and then generates
+        again with the results. Cancelling this method cancels every request."""
         ...

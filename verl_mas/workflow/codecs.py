@@ -1,4 +1,4 @@
-"""Text formats. Each has its prompt fragment, its renderer and its parser."""
+"""Text formats, each with a prompt fragment, a renderer and a parser."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 @dataclass(frozen=True, eq=False)
 class Malformed:
-    """What `parse` returns if it cannot read a value: falsy, and equal only to itself."""
+    """Result of `parse` if it cannot read a value. It is falsy, and equal only to itself."""
 
     reason: str
 
@@ -37,7 +37,7 @@ class Codec(Protocol[T]):
     """
 
     def prompt(self) -> str:
-        """The sentence that asks a model for this format."""
+        """Return the sentence that asks a model for this format."""
         ...
 
     def render(self, value: T) -> str: ...
@@ -46,14 +46,14 @@ class Codec(Protocol[T]):
 
 
 def visible(text: str) -> str:
-    """For codecs: the text after the thinking; empty if the thinking does not end."""
+    """For codecs: return the text after the thinking; empty if the thinking does not end."""
     _, closed, rest = text.rpartition(THINK_CLOSE)
     answer = rest if closed else text
     return answer.partition(THINK_OPEN)[0]
 
 
 def only(found: Sequence[str], what: str) -> str | Malformed:
-    """For codecs: the only value found, else Malformed; equal values count once."""
+    """For codecs: return the only value found, or Malformed. Equal values count once."""
     values = set(found)
     if not values:
         return Malformed(f"no {what}")
@@ -63,7 +63,7 @@ def only(found: Sequence[str], what: str) -> str | Malformed:
 
 
 def between(text: str, start: str, end: str) -> list[str] | Malformed:
-    """For codecs: every text between `start` and `end`; Malformed if the two do not pair up."""
+    """For codecs: list all texts between `start` and `end`, or return Malformed if the two do not pair up."""
     texts: list[str] = []
     opened: int | None = None
     for mark in re.finditer(f"{re.escape(start)}|{re.escape(end)}", text):
@@ -78,7 +78,7 @@ def between(text: str, start: str, end: str) -> list[str] | Malformed:
 
 
 def checked(rendered: str, value: object, parsed: object) -> str:
-    """For codecs: the rendered text; refused if `parse` would not read it as the same value."""
+    """For codecs: return the rendered text. Raises DataError if `parse` would not read the same value from it."""
     if isinstance(parsed, Malformed) or parsed != value:
         fix = "remove the marks of the format, <think> tags, and blanks at both ends"
         raise DataError(f"{value!r} cannot be rendered", rule="parse(render(value)) == value", fix=fix)
@@ -152,7 +152,7 @@ BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 
 @dataclass(frozen=True)
 class Boxed:
-    r"""The text in the one `\boxed{...}` of a reply."""
+    r"""The text in the only `\boxed{...}` of a reply."""
 
     def prompt(self) -> str:
         return "Put your final answer within \\boxed{}."

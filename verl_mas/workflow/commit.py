@@ -23,7 +23,7 @@ COMMIT_RULES: Registry[CommitRule] = Registry("commit rule", group="verl_mas.com
 
 
 def register_commit_rule(name: str, *, needs_scores: bool = True) -> Callable[[ChooseCandidate], ChooseCandidate]:
-    """Register a function of (scores, temperature, rng) that returns the place of the candidate to commit."""
+    """Register a function of (scores, temperature, rng) that returns the index of the candidate to commit."""
 
     def decorate(choose: ChooseCandidate) -> ChooseCandidate:
         COMMIT_RULES.register(name)(CommitRule(choose, needs_scores))
@@ -34,13 +34,13 @@ def register_commit_rule(name: str, *, needs_scores: bool = True) -> Callable[[C
 
 @register_commit_rule("greedy")
 def greedy(scores: Sequence[float], temperature: float, rng: random.Random) -> int:
-    """The best; the first of several equally good."""
+    """Choose the best candidate, or the first of several with the best score."""
     return max(range(len(scores)), key=lambda index: scores[index])
 
 
 @register_commit_rule("softmax")
 def softmax(scores: Sequence[float], temperature: float, rng: random.Random) -> int:
-    """At random, the better the more often: by exp(score / mas.branch.temperature)."""
+    """Choose at random with weights exp(score / mas.branch.temperature), so better candidates are chosen more often."""
     best = max(scores)
     weights = [math.exp((score - best) / temperature) for score in scores]
     return rng.choices(range(len(scores)), weights)[0]
@@ -48,11 +48,11 @@ def softmax(scores: Sequence[float], temperature: float, rng: random.Random) -> 
 
 @register_commit_rule("uniform", needs_scores=False)
 def uniform(scores: Sequence[float], temperature: float, rng: random.Random) -> int:
-    """At random, each equally often."""
+    """Choose at random with equal probabilities."""
     return rng.randrange(len(scores))
 
 
 @register_commit_rule("first", needs_scores=False)
 def first(scores: Sequence[float], temperature: float, rng: random.Random) -> int:
-    """The first, whatever its score."""
+    """Choose the first candidate, whatever its score."""
     return 0

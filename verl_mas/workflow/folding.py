@@ -21,23 +21,24 @@ from verl_mas.workflow.tools import CallContext, Tool, ToolLike
 class FoldingRules(Checked):
     """Limits and penalties of folding.
 
-    A penalty is subtracted in full if it holds for all sampled tokens of a row, and else by their share.
+    A penalty is subtracted in full if it applies to all sampled tokens of a row, else in proportion to the tokens to
+    which it applies.
     """
 
     branch_calls: Count | None = None
-    """Budget of a branch: calls of tools, beyond which each is answered with an error. null: `max_tool_calls`."""
+    """The most tool calls of a branch. Further calls are answered with an error. null: `max_tool_calls`."""
 
     main_tokens: Count | None = None
-    """Tokens after its first prompt from which on a main thread is too long. null: it may have any length."""
+    """The most tokens of a main thread after its first prompt; a longer one is penalised. null: any length."""
 
     unfolded: NotNegative = 1.0
-    """Penalty of replies of a main thread that is too long, except those that open a branch."""
+    """Penalty of the replies of a main thread that is too long, except replies that open a branch."""
 
     out_of_scope: NotNegative = 0.2
-    """Penalty of a branch that did something outside of its prompt."""
+    """Penalty of a branch that did more than its prompt says."""
 
     failed: NotNegative = 1.0
-    """Penalty of a reply with a failed call, and of one in a branch without a call."""
+    """Penalty of a reply with a failed call, and of a reply without a call in a branch."""
 
     instruction: str = "You are in a branch. Do only what its prompt says, then call `return` with a short summary."
     """Result of `branch` within the branch."""
@@ -59,10 +60,10 @@ Judge = Callable[[Branch], Awaitable[bool | None]]
 
 
 class Folding:
-    """An agent that folds its context by two tools more.
+    """An agent that folds its context with two additional tools.
 
-    A call of `branch` starts an act of another instance, whose prompt is the main thread's tokens so far. The summary
-    that it passes to `return` is the result of the call, with which the main thread continues.
+    A call of `branch` starts an act of a new instance, whose prompt has the main thread's tokens so far. The summary
+    that the instance passes to `return` becomes the result of the call, and the main thread continues with it.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Folding:
         self.branches: list[Branch] = []
 
     async def act(self, messages: Prompt, **sampling: object) -> Reply:
-        """The main thread, as one act."""
+        """Run the main thread as one act."""
         tools = [*self._tools, Tool(BRANCH, self._branch, in_order=True, acts=True), Tool(RETURN, _outside)]
         reply = await self._agent.act(messages, tools=tools, **sampling)
         most, rules = self._rules.main_tokens, self._rules

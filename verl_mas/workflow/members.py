@@ -28,7 +28,7 @@ ALIKE = ("model", "rollout")  # overrides that must be equal, because checks rea
 
 
 def instances(role: str, count: int) -> tuple[str, ...]:
-    """The names of `count` agents of one role: `reasoner_0`, `reasoner_1`, ..."""
+    """Return the names of `count` agents of one role: `reasoner_0`, `reasoner_1`, ..."""
     return tuple(f"{role}_{number}" for number in range(count))
 
 

@@ -20,8 +20,8 @@ CheckedVerdict = tuple[bool | None, bool]
 class Outcome(KnownNames):
     """How a session ended: the team's `answer`, its `reward`, and `info` for the metrics.
 
-    `reward` None leaves the scoring of `answer` to verl's reward function, unless acts have rewards of their own;
-    `score_answer` asks for verl's score as well as theirs. `verdicts`, by agent, are compared with the truth in
+    If `reward` is None, verl's reward function scores `answer`, unless acts have their own rewards. With `score_answer`
+    it scores the answer in addition to these rewards. `verdicts`, by agent, are compared with the ground truth in
     validation.
     """
 

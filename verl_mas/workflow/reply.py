@@ -32,10 +32,10 @@ def check_reward(name: str, value: object) -> None:
 
 @dataclass(eq=False, repr=False)
 class Reply(KnownNames):
-    """Result of an act: its `text`, to `parse`, and the act's own `reward`, to set.
+    """Result of an act: the `text`, which you `parse`, and the act's own `reward`, which you set.
 
-    `team_reward` is the team part of a candidate, where it differs from that of the session. `tool_calls` are the calls
-    of the whole act, and `steps` all its messages: replies, results of tools, and the last reply.
+    `team_reward` is the team reward of a candidate, if it differs from that of the session. `tool_calls` has the calls
+    of the whole act, and `steps` all its messages: replies with calls, results of tools, and the last reply.
     """
 
     act: Act
@@ -105,23 +105,23 @@ class Reply(KnownNames):
 
     @property
     def message(self) -> Message:
-        """The last message of the act; with tools, those before it are in `steps`."""
+        """The last message of the act. With tools, the messages before it are in `steps`."""
         return self.steps[-1]
 
     @property
     def open_calls(self) -> list[ToolCall]:
-        """The calls that the workflow has to answer, with a message for each: `call.answered(result)`."""
+        """The calls that the workflow must answer, each with a message: `call.answered(result)`."""
         return [call for call in self.tool_calls if call.result is None and call.error is None]
 
     @property
     def tool_reward(self) -> float | None:
-        """The sum of the rewards of its calls; None without any. It is added to `reward`."""
+        """The sum of the rewards of the act's calls; None if no call has a reward. It is added to `reward`."""
         rewards = [call.reward for call in self.tool_calls if call.reward is not None]
         return sum(rewards) if rewards else None
 
     @property
     def local_reward(self) -> float:
-        """The own reward of the act: `reward` and the rewards of its calls."""
+        """The own reward of the act: the sum of `reward` and the rewards of its calls."""
         return (self.reward or 0.0) + (self.tool_reward or 0.0)
 
     @property
@@ -129,7 +129,7 @@ class Reply(KnownNames):
         return self.generation.stop_reason == "length"
 
     def parse(self, codec: Codec[T]) -> T | Malformed:
-        """The value in the text, or Malformed with its reason, which also marks the reply as malformed."""
+        """Return the value in the text, or Malformed with the reason. Malformed also marks the reply as malformed."""
         value = codec.parse(self.text)
         self.parses.append(repr(value))
         if isinstance(value, Malformed):
@@ -137,7 +137,7 @@ class Reply(KnownNames):
         return value
 
     def mark_malformed(self, reason: str) -> None:
-        """For a format rule of the workflow; `format_penalty` applies."""
+        """Mark the reply as malformed by a rule of the workflow, so that `format_penalty` applies."""
         self.malformed = reason
 
     def __str__(self) -> str:

@@ -52,8 +52,8 @@ async def arun(
 ) -> Session:
     """Run a workflow on a task, without verl, and return the finished session.
 
-    `clients` is one client for every agent, or one per policy named in `agents`, whose `tools` are names of `tools`.
-    Raises SessionFault when the last attempt failed.
+    `clients` is one client for all agents, or one client per policy named in `agents`. The `tools` of an agent are
+    names of tools in the argument `tools`. Raises SessionFault if the last attempt fails.
     """
     return finished(await _sessions(workflow, clients, **settings)(task))
 
@@ -61,7 +61,7 @@ async def arun(
 def run(
     workflow: str | Workflow | type[Workflow], task: Question, clients: Clients, **settings: Unpack[RunSettings]
 ) -> Session:
-    """`arun`, for code that is not async: the same arguments, the finished session."""
+    """Run `arun` in code that is not async, with the same arguments, and return the finished session."""
     refuse_in_loop("verl_mas.run", "await verl_mas.arun(...)")
     return asyncio.run(arun(workflow, task, clients, **settings))
 
@@ -75,9 +75,9 @@ def run_many(
     ordered: bool = True,
     **settings: Unpack[RunSettings],
 ) -> Iterator[SessionResult]:
-    """Run a workflow on many tasks at the same time, and yield the result of each, in order or as they finish.
+    """Run a workflow on many tasks concurrently, and yield their results, in order or as they finish.
 
-    A session that failed is a result as well, with its `faults`. The other arguments are those of `run`.
+    A failed session is a result as well, with its `faults`. The other arguments are those of `run`.
     """
     session = _sessions(workflow, clients, **settings)
     loop = LoopThread("run_many")

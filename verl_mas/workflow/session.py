@@ -126,7 +126,7 @@ class Session:
         return replies
 
     def forget(self, reply: Reply) -> None:
-        """Leave out an act whose reply was not received: nothing follows from it."""
+        """Remove an act whose reply did not arrive, so that nothing depends on it."""
         self.replies.remove(reply)
         self.line.replies.remove(reply)
 

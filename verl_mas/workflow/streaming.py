@@ -14,9 +14,9 @@ ON_TEXT: ContextVar[Callable[[str], None] | None] = ContextVar("on_text", defaul
 
 @dataclass(frozen=True)
 class ActText:
-    """New text of an act: a generation is numbered by `act`, and those of several agents may alternate.
+    """New text of an act. `act` is the number of the generation, because texts of several agents may alternate.
 
-    The first has no text, and after the one with `last` nothing of the act follows.
+    The first ActText of an act has no text, and the one with `last` ends the act.
     """
 
     agent: str

@@ -30,14 +30,14 @@ class Task(KnownNames):
 
     @classmethod
     def of(cls, task: Task | str | Sequence[Message]) -> Task:
-        """A task from a question or a list of messages."""
+        """Make a task from a question or a list of messages."""
         if isinstance(task, Task):
             return task
         return cls(messages=[{"role": "user", "content": task}] if isinstance(task, str) else list(task))
 
     @classmethod
     def of_row(cls, row: DatasetFields, *, validate: bool, greedy: bool) -> Task:
-        """The task of a session on a row of verl's dataset."""
+        """Make the task of a session from a row of verl's dataset."""
         return cls(
             messages=list(row[names.RAW_PROMPT]),
             ground_truth=(row.get(names.REWARD_MODEL) or {}).get(names.GROUND_TRUTH),
@@ -61,7 +61,7 @@ class Task(KnownNames):
         return ""
 
     def opening(self, messages: Sequence[Message]) -> int:
-        """How many messages at the front are system prompts and then the unchanged messages of the task."""
+        """Count the first messages that are system prompts, and then unchanged messages of the task."""
         of_task = [message for message in self.messages if message["role"] != "system"]
         count = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
         for message, original in zip(messages[count:], of_task, strict=False):
@@ -72,7 +72,7 @@ class Task(KnownNames):
 
     @property
     def key(self) -> str:
-        """The name of the session, with which the keys of its rows start."""
+        """The name of the session. The keys of its rows start with it."""
         return names.session_key(self.uid, self.session)
 
 
@@ -85,7 +85,7 @@ def text_of(message: Message) -> str:
 
 
 def with_instruction(messages: Sequence[Message], instruction: str) -> list[Message]:
-    """The messages, with `instruction` appended to the last one."""
+    """Copy the messages, and append `instruction` to the last message."""
     *before, last = messages
     content = last.get("content") or ""
     if isinstance(content, str):

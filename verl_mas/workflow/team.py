@@ -52,7 +52,7 @@ class Team:
         return self[name]
 
     def role(self, role: str) -> list[Agent]:
-        """All agents of a role, in the order of the workflow's `agents`."""
+        """Return all agents of a role, in the order of the workflow's `agents`."""
         wanted = self._prefix + role
         members = self._session.config.members.values()
         found = [Agent(self._session, member, self._line) for member in members if member.role == wanted]
@@ -63,36 +63,36 @@ class Team:
         return found
 
     def sub(self, name: str) -> Team:
-        """The sub-team whose agents are named with `nested(name, ...)`; pass it to the `run` of its workflow."""
+        """Return the sub-team whose agents are named with `nested(name, ...)`. Pass it to the `run` of its workflow."""
         return Team(self._session, f"{self._prefix}{name}_", self._line)
 
     def spawn(self, name: str) -> Agent:
-        """One more instance of an agent, whose turns are counted from 0: any number may act in parallel."""
+        """Return a new instance of an agent, whose turns start at 0. Any number of instances may act in parallel."""
         return self[name].spawned()
 
     def commit(self, replies: Sequence[Reply]) -> Reply:
-        """One of the candidates, by the configured rule. Step the environment with this candidate only."""
+        """Choose one of the candidates by the configured rule. Step the environment with this candidate only."""
         return self._session.commit(replies)
 
     @property
     def replies(self) -> Sequence[Reply]:
-        """The acts so far, candidates that were not committed among them; without probes."""
+        """The acts so far, including candidates that were not committed, but without probes."""
         return tuple(self._line.replies)
 
     def forget(self, reply: Reply) -> None:
-        """Leave out an act whose reply was not received: nothing follows from it."""
+        """Remove an act whose reply did not arrive, so that nothing depends on it."""
         self._session.forget(reply)
 
     def aside(self, name: str = "aside") -> Team:
-        """The same team, whose acts are probes: they tell something of the session and take no part in it."""
+        """Return the same team with probes as acts. They only measure something, and are not part of the session."""
         return Team(self._session, self._prefix, self._line.probing(name))
 
     async def continue_from(self, candidate: Reply, play: PlayOn[State], state: State, n: int = 1) -> float | None:
-        """Score a candidate by `n` continuations to the end: `play(team, candidate, copy of state)` returns the
-        outcome, and the mean of the rewards becomes `candidate.team_reward`.
+        """Score a candidate by `n` continuations to the end of the session. `play(team, candidate, copy of state)`
+        returns the outcome of a continuation, and the mean of the rewards becomes `candidate.team_reward`.
 
-        Their acts are by the current weights and are not trained on. If the act has no other candidates, nothing is
-        played, and None is returned.
+        The acts of continuations are sampled with the current weights, and are not trained on. If the act has no other
+        candidates, nothing is played, and None is returned.
         """
         if candidate.among > 1:
             candidate.team_reward = await self._value(candidate, str(candidate.branch), play, state, n)
@@ -100,8 +100,8 @@ class Team:
         return None
 
     async def without(self, reply: Reply, play: PlayOn[State], state: State, n: int = 1) -> float | None:
-        """Return the mean reward of `n` continuations from `state`, which lacks the act's message or has a neutral one.
-        The difference to the session's reward is what the act contributed.
+        """Return the mean reward of `n` continuations from `state`, in which the act's message is missing or replaced
+        by a neutral one. The difference to the session's reward is the contribution of the act.
 
         As in `continue_from`, their acts are not trained on. In validation, and in a continuation of a candidate,
         nothing is played, and None is returned.
@@ -123,8 +123,8 @@ class Team:
         return fmean(await together([partial(once, number) for number in range(n)]))
 
     async def fork(self, candidates: Sequence[Reply], play: PlayOn[State], state: State) -> list[Outcome]:
-        """Play every candidate to the end by acts that are trained on, and commit one of them. The team reward of the
-        acts after a candidate is the reward of its outcome.
+        """Continue every candidate to the end by acts that are trained on, and commit one of them. The reward of a
+        candidate's outcome is the team reward of the acts after it.
 
         The outcomes are in the order of the candidates. A single candidate continues the session itself.
         """
@@ -150,17 +150,17 @@ class Team:
         return [outcome for _, outcome, _ in ended]
 
     def twin(self, agent: Agent) -> Agent:
-        """The same agent on the path of this team, such as an agent that was spawned before the path began."""
+        """Return an agent on the path of this team, such as an agent that was spawned before the path began."""
         return agent.on(self._line)
 
     def random(self, name: str) -> random.Random:
-        """Random numbers for one purpose. A continuation of a candidate has its own."""
+        """Return a generator of random numbers for one purpose. Each continuation of a candidate has its own."""
         return self._line.random(name)
 
     def draw(self, board: str | Callable[[], str], title: str = "") -> None:
-        """Show a state of the environment, as text, in transcripts of the session, after the acts so far.
+        """Show a state of the environment as text in transcripts of the session, after the acts so far.
 
-        A function is called only where its text is shown, so not in a continuation of a candidate.
+        If `board` is a function, it is called only if its text is shown, so not in a continuation of a candidate.
         """
         self._session.draw(board, title, self._line)
 
@@ -200,24 +200,24 @@ class Agent(KnownNames):
         return self._member.name
 
     def on(self, line: Line) -> Agent:
-        """The same instance of this agent, on another path of the session."""
+        """Return the same instance of this agent on another path of the session."""
         return Agent(self._session, self._member, line, self.instance)
 
     def spawned(self) -> Agent:
-        """One more instance of this agent."""
+        """Return a new instance of this agent."""
         return Agent(self._session, self._member, self._line, self._session.spawn(self._member, self._line))
 
     async def act(self, messages: Prompt, *, tools: Tools = (), **sampling: object) -> Reply:
-        """One LLM call without history, or with tools as many as it takes. `tools` are functions that the agent may
-        call beside its configured ones; `sampling` overrides its settings for this act."""
+        """Make one LLM call without history or, with tools, as many calls as needed. `tools` are functions that the
+        agent may call in addition to its configured tools. `sampling` overrides its settings for this act."""
         return (await self._act(self._opening(messages), sampling, 1, tools))[0]
 
     async def branch(
         self, messages: Prompt, k: int | None = None, *, tools: Tools = (), **sampling: object
     ) -> list[Reply]:
-        """K candidates from one prompt. In validation `mas.branch.validation_k` replaces `k`.
+        """Sample K candidates from one prompt. In validation, `mas.branch.validation_k` replaces `k`.
 
-        Candidates share `tools`; a function that makes the list is called for each candidate.
+        Candidates share `tools`. If `tools` is a function, it is called to make the list for each candidate.
         """
         return await self._act(self._opening(messages), sampling, self._candidates(k), tools)
 
@@ -230,8 +230,8 @@ class Agent(KnownNames):
         origin: str = "",
         **sampling: object,
     ) -> Reply:
-        """An act of a program that has its own tools, and that keeps its own history: every call of a tool is left to
-        it, and the tokens of `continues` are used as they are. `max_tokens` and `stop` only shorten."""
+        """Make an act for a program that has its own tools and keeps its own history. The program makes all tool calls,
+        and the tokens of `continues` are used unchanged. `max_tokens` and `stop` can only shorten the reply."""
         own = self._member.sampling(self._session.task, {})
         limits = [limit for limit in (own.get("max_tokens"), sampling.get("max_tokens")) if isinstance(limit, int)]
         stops = [*_texts(own.get("stop")), *_texts(sampling.get("stop"))]
@@ -243,8 +243,8 @@ class Agent(KnownNames):
     async def branch_off(
         self, context: CallContext, messages: Prompt, *, tools: Tools = (), max_calls: int | None = None
     ) -> Reply:
-        """An act of another instance, from within a call of a tool: its prompt is the tokens up to the reply that
-        calls, exactly, and then `messages`. `max_calls` replaces the agent's `max_tool_calls`."""
+        """Make an act of a new instance from within a tool call. Its prompt has exactly the tokens up to the reply with
+        the call, followed by `messages`. `max_calls` replaces the agent's `max_tool_calls`."""
         prompt, instance = [*context.messages, *as_messages(messages)], self._session.spawn(self._member, self._line)
         spec = replace(self._member.spec, max_tool_calls=max_calls or self._member.spec.max_tool_calls)
         member = replace(self._member, spec=spec)
@@ -252,9 +252,9 @@ class Agent(KnownNames):
         return (await self._session.act(ask))[0]
 
     def conversation(self, messages: Prompt = (), *, system: str | None = None, tools: Tools = ()) -> Conversation:
-        """A new conversation of this agent; `system` and then `messages` come before its first prompt.
+        """Begin a new conversation of this agent. `system` and then `messages` come before its first prompt.
 
-        It is an instance of its own: its turns are counted from 0.
+        The conversation is a separate instance, whose turns start at 0.
         """
         opening = [] if system is None else [{"role": "system", "content": system}]
         return Conversation(self.spawned(), self._opening([*opening, *as_messages(messages)]), tools)
@@ -289,10 +289,10 @@ def _texts(stop: object) -> list[str]:
 
 
 class Conversation(KnownNames):
-    """Turns of one agent that share their tokens: one row, in which the prompts after the first are masked.
+    """Turns of one agent that share their tokens. They are one row, in which all prompts after the first are masked.
 
-    A branch ends the row: the tokens before it are the prompt of each candidate and of the next row. So does another
-    temperature, as the tokens of a row are of one distribution.
+    A branch ends the row: the tokens before it become the prompt of each candidate and of the next row. Another
+    temperature ends it as well, because all tokens of a row must come from one distribution.
     """
 
     def __init__(self, agent: Agent, messages: list[Message], tools: Tools = ()):
@@ -302,7 +302,7 @@ class Conversation(KnownNames):
         self._acting = False
 
     async def act(self, messages: Prompt = (), **sampling: object) -> Reply:
-        """The reply to the conversation so far, extended by `messages`."""
+        """Extend the conversation by `messages`, and return the reply."""
         prompt = [*self.messages, *as_messages(messages)]
         same = sampling.get("temperature") == self._temperature
         state = self._state if same else self._state and replace(self._state, row=None)
@@ -312,7 +312,7 @@ class Conversation(KnownNames):
         return reply
 
     async def branch(self, messages: Prompt = (), k: int | None = None, **sampling: object) -> list[Reply]:
-        """K candidates for the next turn; `commit` one before the conversation continues."""
+        """Sample K candidates for the next turn. Commit one of them before the conversation continues."""
         prompt = [*self.messages, *as_messages(messages)]
         state = self._state and replace(self._state, row=None)
         return await self._act(prompt, sampling, self._agent._candidates(k), state)  # noqa: SLF001
@@ -339,7 +339,7 @@ class Conversation(KnownNames):
             self._acting = False
 
     def after(self, candidate: Reply, team: Team) -> Conversation:
-        """The conversation after one of its candidates, on the path of `team`, which continues the candidate."""
+        """Return the conversation after one of its candidates, on the path of `team`, which continues the candidate."""
         twin = Conversation(team.twin(self._agent), self.messages, self._tools)
         twin._continue_from(candidate, row=None)
         return twin

@@ -31,10 +31,10 @@ _LOGGED: set[tuple[str, type[BaseException]]] = set()
 
 @dataclass(frozen=True)
 class ToolLimits(Checked):
-    """Limits of all agents' tools. In training they are those of verl's `rollout.multi_turn`."""
+    """Limits of the tools of all agents. In training, verl's `rollout.multi_turn` sets them."""
 
     parallel_calls: Count = 16
-    """Calls of one reply that are made; the others are left out."""
+    """The most calls of one reply that are made. Further calls are left out."""
 
     result_chars: Count = 16_384
     """A longer result is cut."""
@@ -43,7 +43,7 @@ class ToolLimits(Checked):
     """The side that is cut."""
 
     rounds: Annotated[int, Range(0)] | None = None
-    """How often an act can call tools; None: `max_tool_rounds` of the agent."""
+    """How often an act can call tools. None: only `max_tool_rounds` of the agent limits it."""
 
     def cut(self, text: str) -> str:
         """Cut a text to `result_chars` characters, and mark the cut as verl does."""

@@ -17,7 +17,7 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True)
 class ToolResult:
-    """Result of a tool with more than a value: a `reward` for the act, or `images` for the model.
+    """Result of a tool that has more than a value: a `reward` for the act, or `images` for the model.
 
     `value` is a string, or anything that JSON can hold.
     """
@@ -32,9 +32,10 @@ class ToolResult:
 
 @dataclass
 class CallContext:
-    """The act that a call belongs to: the dataset row, the messages so far, and what tools keep between its calls.
+    """Context of a tool call: the dataset row of its act, the messages so far, and the state that tools keep between
+    the calls of the act.
 
-    Each candidate of a branch has its own.
+    Each candidate of a branch has its own context.
     """
 
     fields: DatasetFields = field(default_factory=dict)
@@ -50,10 +51,10 @@ CallTool: TypeAlias = Callable[[JsonObject, CallContext], Awaitable[object]]
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool by its OpenAI schema. Without `call` the workflow answers its calls.
+    """A tool with its OpenAI schema. Without `call`, the workflow answers its calls.
 
-    The calls of one reply are made at the same time, but those of tools that are `in_order` one after another. Calls of
-    a tool that `acts` consist of acts with time limits of their own, so `tool_timeout_s` does not hold for them.
+    The calls of one reply are made concurrently, except that calls of `in_order` tools are made one after another.
+    Calls of a tool that `acts` consist of acts, which have their own time limits, so `tool_timeout_s` does not apply.
     """
 
     schema: JsonObject

@@ -33,6 +33,7 @@ WAIT = {"trainer.v1.trainer_mode": COLOCATED.name, f"{SAMPLER}.max_off_policy_th
 TOKEN = {f"{CORRECTION}.rollout_is": "token"}
 APART = {**WAIT, **TOKEN, "trainer.v1.trainer_mode": SEPARATE.name, f"{ROLLOUT}.checkpoint_engine.backend": "ray"}
 GAE = {"algorithm.adv_estimator": "gae"}
+FOLD = {"algorithm.adv_estimator": "fold_grpo"}
 FORKS = {"mas.workflow.name": "planner_executor", "mas.branch.k": 4, "mas.workflow.args": {"fork": "first"}}
 PAST = {"snapshot": {"of": "main", "every": 5}}
 FAR = {"base_url": "host:80", "model": "m"}
@@ -119,7 +120,7 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
         {**STOCK, "algorithm.adv_estimator": "agent_grpo"},
     ),
     "forks_compared": ({**FORKS, "algorithm.adv_estimator": "at_grpo"}, FORKS),
-    "some_reward": ({"mas.reward.team": 0, "mas.reward.local": 0}, {"mas.reward.local": 0}),
+    "some_reward": ({**FOLD, "mas.reward.preset": "sparse"}, {**FOLD, "mas.reward.preset": "at_grpo"}),
     "filtered_groups": (
         {"mas.filter.drop": "uniform", "algorithm.adv_estimator": "agent_rae"},
         {"mas.filter.drop": "uniform"},

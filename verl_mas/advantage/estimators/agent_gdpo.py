@@ -1,4 +1,4 @@
-"""GDPO (arXiv 2601.05242) with Dr. MAS's groups: the parts of a score are normalised one by one, then their sum."""
+"""GDPO (arXiv 2601.05242) with Dr. MAS's groups: each part of a score is normalised by itself, then their sum."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from verl_mas.util.later import torch
 def agent_gdpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = S / (deviation of S over all acts of agent k in the step + eps).
 
-    S is the weighted sum of the advantages that agent_grpo has for the team's reward, for the act's own and for minus
-    its penalty, each alone. The weights are those of mas.reward, and penalty_weight.
+    S is the weighted sum of three advantages, which agent_grpo computes for the team's reward, for the act's own reward
+    and for the negative penalty. The weights are those of mas.reward, and penalty_weight.
     """
     groups, summed = batch.partition("task", "agent"), torch.zeros_like(batch.scores, dtype=torch.float64)
     weights = (batch.team_weight, batch.local_weight, options.penalty_weight)
@@ -26,8 +26,8 @@ def agent_gdpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOut
             rewards = batch.given(name).to(later) * (-1 if name == "penalty" else 1) + later
             summed = summed + weight * within(batch.with_scores(rewards), groups, options).advantages
     sums, acts = batch.with_scores(summed), batch.partition("agent")
-    # Nothing is subtracted, so rows of uniform groups keep exactly 0. The mean is 0 with baseline=mean; best_other and
-    # group_of_one=raw have one on purpose.
+    # The mean of the sums is not subtracted, so rows of uniform groups keep exactly 0. With baseline=mean it is 0
+    # anyway; with best_other and group_of_one=raw it differs from 0 on purpose.
     spread = within(sums, acts, options).stats
     divisor = (spread.std + options.eps).masked_fill(spread.uniform, 1.0)
     return replace(within(sums, groups, options), advantages=summed / divisor[acts.ids])

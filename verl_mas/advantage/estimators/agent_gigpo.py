@@ -1,4 +1,4 @@
-"""GiGPO (arXiv 2505.10978) with Dr. MAS's groups: a combination that its authors name as untried."""
+"""GiGPO (arXiv 2505.10978) with Dr. MAS's groups, a combination that the authors call untried."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from verl_mas.advantage.returns import actors, later_rewards
 from verl_mas.util.later import Tensor, torch
 
 
-@estimator(compares_sessions=True, needs=("observation", "team_reward", "penalty"), step_weight=1.0, gamma=0.95)
+@estimator(
+    compares_sessions=True,
+    numbers_acts=True,
+    needs=("observation", "team_reward", "penalty"),
+    step_weight=1.0,
+    gamma=0.95,
+)
 def agent_gigpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
-    """agent_grpo, plus step_weight times the advantage among agent k's acts on an equal observation of the task.
+    """agent_grpo, plus step_weight times the advantage among agent k's acts on the same observation in the task.
 
-    A step is scored by its return, the sum over the agent's acts k >= t in the session of gamma ** (k - t) * r_k: r_k
-    is the act's own reward, and at the last act the team's beside it. A penalty counts for its act alone.
+    A step is scored by its return: the sum of gamma ** (k - t) * r_k over the agent's acts k >= t in the session. r_k
+    is the act's own reward; the last act also has the team's reward. A penalty counts for its act alone.
     """
     episode = within(batch, batch.partition("task", "agent"), options)
     steps = batch.partition("task", "agent", "observation")
@@ -30,10 +36,10 @@ def agent_gigpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOu
 
 
 def step_returns(batch: AdvantageInput, gamma: float) -> Tensor:
-    """The row's score, in which the team's reward is discounted and own rewards of later acts are added.
+    """Compute the returns: the scores with the team's reward discounted and own rewards of later acts added.
 
-    It adds up the score's parts: the score, in float32, less the team's reward would leave rounding where a return is
-    0, and the deviation of such a group is rounding, too.
+    The returns are sums of the score's parts. Subtracting the team's reward from the float32 score would leave rounding
+    errors in returns of 0, and so in the deviation of their group.
     """
     acts, turn = actors(batch), batch.numbers("turn")
     last = turn.new_zeros(acts.count).scatter_reduce_(0, acts.ids, turn, "amax")

@@ -7,8 +7,11 @@ from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.record import RUNNING_DECAY
 from verl_mas.advantage.returns import later_rewards
 
+VERLS = ("grpo", "grpo_vectorized", "gdpo", "gpg", "grpo_passk", "opo", "remax")
+VERLS += ("optimal_token_baseline", "tir_optimal_token_baseline")
 
-@estimator(compares_sessions=True, gamma=None, shrinkage=None, decay=RUNNING_DECAY)
+
+@estimator(compares_sessions=True, replaces=VERLS, gamma=None, shrinkage=None, decay=RUNNING_DECAY)
 def agent_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = (R - mu_k) / (sigma_k + eps) over all acts of agent k in the sessions of one task."""
     scores = batch.scores + batch.local_weight * later_rewards(batch, options.gamma)

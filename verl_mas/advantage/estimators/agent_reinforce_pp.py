@@ -6,7 +6,7 @@ from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
 
 
-@estimator(weighting="per_token")
+@estimator(replaces=("reinforce_plus_plus", "reinforce_plus_plus_baseline"), weighting="per_token")
 def agent_reinforce_pp(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = (R - mu_k) / (sigma_k + eps) over all trained tokens of agent k in the step."""
     return within(batch, batch.partition("agent"), options)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
-from verl_mas.advantage.estimator import estimator, within
+from verl_mas.advantage.estimator import estimator
+from verl_mas.advantage.estimators.agent_grpo import agent_grpo
 from verl_mas.advantage.record import RUNNING_DECAY
-from verl_mas.advantage.returns import later_rewards
 
 
 @estimator(
-    compares_sessions=True, baseline="leave_one_out", scale="none", gamma=None, shrinkage=None, decay=RUNNING_DECAY
+    compares_sessions=True,
+    replaces=("rloo", "rloo_vectorized"),
+    baseline="leave_one_out",
+    scale="none",
+    gamma=None,
+    shrinkage=None,
+    decay=RUNNING_DECAY,
 )
 def agent_rloo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = R minus the mean of agent k's acts in the *other* sessions of the task.
 
-    A session's acts share its reward, so a baseline that kept them would depend on the act it judges.
+    The acts of a session share its reward, so a baseline with these acts would depend on the act that it judges.
     """
-    scores = batch.scores + batch.local_weight * later_rewards(batch, options.gamma)
-    return within(batch.with_scores(scores), batch.partition("task", "agent"), options)
+    return agent_grpo.function(batch, options)

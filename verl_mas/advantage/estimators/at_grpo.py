@@ -8,12 +8,12 @@ from verl_mas.advantage.kernel import Partition, compact
 from verl_mas.util.later import torch
 
 
-@estimator(needs=("branch",), group_size=None)
+@estimator(numbers_acts=True, needs=("branch",), group_size=None)
 def at_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """Groups are (task, session, agent, instance, turn) for an agent that branches, else (task, agent, turn).
 
-    Without branching the prompts of a group may differ from turn 1 on; `one_prompt` in the metrics says for
-    each agent whether its groups are of one prompt by construction.
+    Without branching, the prompts of a group may differ from turn 1 on. The metric `one_prompt` of an agent is 1 if
+    each of its groups has one prompt by construction.
     """
     branching = branching_agents(batch)
     groups = _groups(batch, branching[batch.codes("agent").ids])
@@ -25,7 +25,7 @@ def at_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput
 
 
 def branching_agents(batch: AdvantageInput) -> torch.Tensor:
-    """Per agent, in the order of its codes: whether any of its acts has more than one candidate."""
+    """Return for each agent, in the order of its codes, whether any of its acts has several candidates."""
     agents = batch.codes("agent")
     branched = torch.zeros(len(agents.names), dtype=torch.long, device=batch.scores.device)
     return branched.index_add_(0, agents.ids, (batch.numbers("branch") > 0).long()) > 0

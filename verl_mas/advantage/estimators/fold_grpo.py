@@ -1,4 +1,4 @@
-"""FoldGRPO (arXiv 2510.11967): process rewards change a row's score, and not the baseline of the sessions."""
+"""FoldGRPO (arXiv 2510.11967): process rewards change the score of a row, but not the baseline of the sessions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from verl_mas.advantage.estimator import estimator, within
 from verl_mas.errors import DataError
 
 
-@estimator(compares_sessions=True, one_baseline=True, needs=("team_reward",), weighting="per_session")
+@estimator(compares_sessions=True, one_baseline=True, needs=("team_reward", "local_reward"), weighting="per_session")
 def fold_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = (clip(R + Q, 0, 1) - mu) / (sigma + eps), with mu and sigma of R over the sessions of the task.
 
-    R is the team's reward by its weight, and R + Q the row's score. Where all sessions have the same R, sigma + eps is
-    replaced by 1.
+    R is the weighted reward of the team, and R + Q is the row's score. If all sessions have the same R, the divisor is
+    1 instead of sigma + eps, so a lone session keeps the advantage of its own rewards.
     """
     reward = batch.team_weight * batch.given("team_reward").to(batch.scores).double()
     if bool(((reward < 0) | (reward > 1)).any()):

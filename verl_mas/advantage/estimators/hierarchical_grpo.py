@@ -1,4 +1,4 @@
-"""M-GRPO (arXiv 2511.13288): the main agent is compared over sessions, those that it calls over their invocations."""
+"""M-GRPO (arXiv 2511.13288): the main agent is compared over sessions, the agents that it calls over invocations."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from verl_mas.advantage.kernel import Partition, compact
 from verl_mas.advantage.options import REQUIRED
 from verl_mas.util.later import torch
 
-# The part of an agent in a session, which lies in one group.
+# Columns that identify the part of a session that belongs to one agent. It lies in one group.
 SESSION = ("task", "session", "agent")
 
 
-@estimator(compares_sessions=True, needs=("instance",), weighting="per_session", main=REQUIRED)
+@estimator(compares_sessions=True, numbers_acts=True, needs=("instance",), weighting="per_session", main=REQUIRED)
 def hierarchical_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = (R - mu_k) / (sigma_k + eps) over the invocations of agent k in the sessions of one task.
 
-    An invocation is an instance of the agent; all acts of the main agent in a session are one. Whatever their number,
-    its acts count once together. per_session aligns sessions: the invocations of k in one of them count once together.
+    An invocation is an instance of the agent; all acts of the main agent in a session are one invocation. The acts of
+    an invocation count once together. per_session aligns sessions: the invocations of k in a session count once
+    together.
     """
     invocations = _invocations(batch, str(options.main))
     return within(batch, batch.partition("task", "agent"), options, unit=SESSION, invocations=invocations)

@@ -8,8 +8,8 @@ from verl_mas.advantage.estimator import estimator, within
 
 @estimator(compares_sessions=True)
 def mhgpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
-    """agent_grpo in which every fork of a session, told by its branch, is a rollout of its own.
+    """agent_grpo in which every fork of a session, identified by its branch, is a separate rollout.
 
-    A candidate that was played on to the end has its own team reward, on its own acts and on those after it.
+    A candidate that was continued to the end has its own team reward, which its act and the later acts get.
     """
     return within(batch, batch.partition("task", "agent"), options, unit=("task", "session", "branch"))

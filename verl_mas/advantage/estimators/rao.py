@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator
 from verl_mas.advantage.kernel import moments, total, units_per_group
@@ -11,10 +13,11 @@ from verl_mas.registry import nearest
 from verl_mas.util.later import Tensor, torch
 
 
-# It has a baseline of its own, so it does not read three common options.
+# It has its own baseline, so it does not read three common options.
 @estimator(
     compares_sessions=True,
     one_baseline=True,
+    numbers_acts=True,
     needs=("instance",),
     main=REQUIRED,
     baseline=None,
@@ -24,8 +27,9 @@ from verl_mas.util.later import Tensor, torch
 def rao(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = w_k (R - b), where b is the mean score of `main` in the other sessions of the task.
 
-    w_k = N / (K N_k), with N_k invocations of agent k in the step, N of all K agents: each agent has the same weight,
-    however often it is invoked. An agent is a depth of the recursion, and an invocation a copy.
+    w_k = N / (K N_k), where N_k counts the invocations of agent k in the step and N those of all K agents. So each
+    agent has the same weight, however often it is invoked. An agent is a depth of the recursion, and an invocation is a
+    copy.
     """
     tasks, sessions, scores = batch.partition("task"), batch.partition("task", "session"), batch.scores.double()
     share = _share_of_main(batch, str(options.main))
@@ -36,11 +40,12 @@ def rao(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     advantages = torch.where(others > 0.5, scores - summed / others.clamp_min(0.5), alone)
     agents, invocations = batch.partition("agent"), batch.partition("task", "session", "agent", "instance")
     weights = invocations.count / (agents.count * units_per_group(agents, invocations).double())
-    return AdvantageOutput(weights[agents.ids] * advantages, tasks, moments(scores, tasks, options.deviation)[2])
+    stats = replace(moments(scores, tasks, options.deviation)[2], size=units_per_group(tasks, invocations))
+    return AdvantageOutput(weights[agents.ids] * advantages, tasks, stats)
 
 
 def _share_of_main(batch: AdvantageInput, main: str) -> Tensor:
-    """A weight per row [N]: the acts of `main` in a session count once together, and those of others not at all."""
+    """Return a weight per row [N]: the acts of `main` in a session count once together, and other acts do not count."""
     agents, owners = batch.codes("agent"), batch.partition("task", "session", "agent")
     known = list(map(str, batch.agents or agents.names))
     if main not in known:

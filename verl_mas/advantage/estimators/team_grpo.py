@@ -1,4 +1,4 @@
-"""GRPO on a team: the control that per-agent baselines are compared with."""
+"""GRPO on a team: the control for baselines per agent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verl_mas.advantage.kernel import moments
 def team_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """One mu and sigma over the sessions of a task for all agents, each session counted once.
 
-    session_mean: an act is scored by the mean over its session's acts, as in the GRPO arm of Dr. MAS's code.
+    session_mean: an act's score is the mean over the acts of its session, as in the GRPO arm of Dr. MAS's code.
     """
     if options.session_mean:
         session = batch.partition("task", "session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from verl_mas.advantage.estimator import PER_AGENT
 from verl_mas.checks.examined import ExaminedRun, parts_of
 from verl_mas.checks.rules import rule
 from verl_mas.checks.rules.batches import MINI, longest_row
@@ -35,7 +36,7 @@ def settings_of_critics(run: ExaminedRun) -> Iterator[ConfigError]:
     unread += ["mas.skip_zero_advantage=True"] if run.mas.skip_zero_advantage is True else []
     for given in unread:
         rule = "no rows are compared: a critic says what each token is worth, and learns from all rows"
-        fix = "remove it (gae has algorithm.gamma and algorithm.lam), or set algorithm.adv_estimator=agent_grpo"
+        fix = f"remove it ({GAE} has algorithm.gamma and algorithm.lam), or set {PER_AGENT}"
         yield ConfigError(f"{given} with {GAE}", rule=rule, fix=fix)
     mini, of_actor = run.get("critic.ppo_mini_batch_size"), run.get(f"{SECTION}.{MINI}")
     if mini != of_actor:
@@ -44,7 +45,7 @@ def settings_of_critics(run: ExaminedRun) -> Iterator[ConfigError]:
         yield ConfigError(value, rule=rule, fix="remove it; mas.updates_per_step is the number of both")
     if run.mode and run.mode.asynchronous:
         rule = "a value is what the present weights will earn, and rows of older weights are not corrected for it"
-        fix = "remove +mas/mode, or set algorithm.adv_estimator=agent_grpo"
+        fix = f"remove +mas/mode, or set {PER_AGENT}"
         yield ConfigError(f"{KEY}={run.mode.name} with {GAE}", rule=rule, fix=fix)
 
 
@@ -56,7 +57,7 @@ def critic_beside_policy(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     if view.spec.adapter_of:
         value = f"mas.policies.{view.name}.adapter_of={view.spec.adapter_of} with {GAE}"
         rule = "a critic is a model in the processes of its policy, and an adapter has those of its base"
-        fix = f"remove adapter_of, so that {view.name} has its own weights, or set algorithm.adv_estimator=agent_grpo"
+        fix = f"remove adapter_of, so that {view.name} has its own weights, or set {PER_AGENT}"
         yield ConfigError(value, rule=rule, fix=fix)
     if (parts := run.get(ULYSSES) or 1) != parts_of(view):
         rule = f"policy {view.name} divides a sequence among {parts_of(view)} GPUs, and its critic gets the same rows"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from verl_mas.advantage import ESTIMATORS, options_for
+from verl_mas.advantage.estimator import PER_AGENT
 from verl_mas.checks.examined import ExaminedRun, setting, stated
 from verl_mas.checks.rules import Problem, rule
 from verl_mas.config.merge import GAE, LOSS_MODES, SECTION
@@ -14,17 +15,8 @@ from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import closest
 from verl_mas.workflow.members import flat
 
-# Estimator of verl -> the nearest one that compares the rows of one agent.
-PER_AGENT = {
-    **dict.fromkeys(("rloo", "rloo_vectorized"), "agent_rloo"),
-    **dict.fromkeys(("reinforce_plus_plus", "reinforce_plus_plus_baseline"), "agent_reinforce_pp"),
-    **dict.fromkeys(("grpo", "grpo_vectorized", "gdpo", "gpg", "grpo_passk", "opo", "remax"), "agent_grpo"),
-    **dict.fromkeys(("optimal_token_baseline", "tir_optimal_token_baseline"), "agent_grpo"),
-}
 # Sampling with which every reply to a prompt is the same.
 SAME = {"temperature": 0, "top_k": 1}
-# They number the acts of a session, which forks number alike.
-WITHOUT_FORKS = ("at_grpo", "agent_gigpo", "hierarchical_grpo", "rao")
 
 
 @rule(seen="verl's own scripts with +mas=solver_verifier alone", team=True)
@@ -37,15 +29,20 @@ def estimator_of_team(run: ExaminedRun) -> Iterator[ConfigError]:
         yield ConfigError(value, rule=f"of a team's estimators, only {GAE} reads a critic", fix=fix)
     elif run.critics:
         return  # `rules.critics`
-    elif name in PER_AGENT:
-        rule = "a team's rows are compared per agent; verl's estimators compare all rows of a prompt"
-        fix = f"set algorithm.adv_estimator={PER_AGENT[name]}"
-        yield ConfigError(f"algorithm.adv_estimator={name}", rule=rule, fix=fix)
-    elif name not in ESTIMATORS and (close := closest(name, PER_AGENT)):
-        fix = f"did you mean {PER_AGENT[close]!r}? known: {', '.join(ESTIMATORS)}"
-        yield ConfigError(f"algorithm.adv_estimator={name}", rule="a team's estimators are per agent", fix=fix)
-    else:
+    elif name in ESTIMATORS or not (close := closest(name, instead := _replacements())):
         options_for(name, run.mas.advantage)  # Raises what is wrong with them.
+    elif name in instead:
+        rule = "a team's rows are compared per agent; verl's estimators compare all rows of a prompt"
+        fix = f"set algorithm.adv_estimator={instead[name]}"
+        yield ConfigError(f"algorithm.adv_estimator={name}", rule=rule, fix=fix)
+    else:
+        fix = f"did you mean {instead[close]!r}? known: {', '.join(ESTIMATORS)}"
+        yield ConfigError(f"algorithm.adv_estimator={name}", rule="a team's estimators are per agent", fix=fix)
+
+
+def _replacements() -> dict[str, str]:
+    """Map each estimator of verl to the nearest one that compares the rows of one agent."""
+    return {theirs: ours for ours in ESTIMATORS for theirs in ESTIMATORS[ours].replaces}
 
 
 @rule(seen="verl's own script run_mistral_nemo_12b_skyworkrm_fsdp.sh with +mas=solver_verifier", team=True)
@@ -67,10 +64,10 @@ def estimator_has_its_columns(run: ExaminedRun) -> ConfigError | None:
         return None
     if run.mode is None and (own.remembers or own.needs):
         value, rule = "without a team", "verl's own trainers keep neither scores of earlier steps nor acts"
-        fix = "add +mas=<team>, or set algorithm.adv_estimator=agent_grpo"
+        fix = f"add +mas=<team>, or set {PER_AGENT}"
     elif run.mode and "branch" in own.needs and not run.workflow.branches:
         value, rule = f"with workflow {run.mas.workflow.name}", "it compares the candidates of one act"
-        fix = "set algorithm.adv_estimator=agent_grpo, or `branches = True` in a class of yours that calls `branch`"
+        fix = f"set {PER_AGENT}, or `branches = True` in a class of yours that calls `branch`"
     else:
         return None
     return ConfigError(f"algorithm.adv_estimator={own.name} {value}", rule=rule, fix=fix)
@@ -79,11 +76,10 @@ def estimator_has_its_columns(run: ExaminedRun) -> ConfigError | None:
 @rule(seen="commit 7097aae9: groups that mixed the prompts of forks", team=True)
 def forks_compared(run: ExaminedRun) -> Iterator[ConfigError]:
     """Forks of a session number their acts alike."""
-    name = str(run.config.algorithm.adv_estimator)
-    if run.workflow.forks and name in WITHOUT_FORKS:
+    if run.workflow.forks and run.estimator and run.estimator.numbers_acts:
         rule = "it compares acts by their number, and the forks of a session number theirs alike"
-        fix = "set algorithm.adv_estimator=mhgpo or agent_grpo, which compare all acts of an agent on a task"
-        yield ConfigError(f"algorithm.adv_estimator={name} with forks", rule=rule, fix=fix)
+        fix = f"set {PER_AGENT} or mhgpo, which compare all acts of an agent on a task"
+        yield ConfigError(f"algorithm.adv_estimator={run.estimator.name} with forks", rule=rule, fix=fix)
     if run.workflow.forks and run.options.gamma is not None:
         rule = "rewards are credited to earlier acts of the session, and each fork has acts of its own"
         yield ConfigError(f"mas.advantage.gamma={run.options.gamma} with forks", rule=rule, fix="remove it")
@@ -92,18 +88,18 @@ def forks_compared(run: ExaminedRun) -> Iterator[ConfigError]:
 @rule(seen="tulerfeng/Video-R1#86, huggingface/trl#3857", team=True)
 def some_reward(run: ExaminedRun) -> Iterator[ConfigError]:
     """Rewards without weight teach nothing."""
-    reward, name = run.mas.reward, str(run.config.algorithm.adv_estimator)
+    reward, own = run.mas.reward, run.estimator
     penalties = reward.penalty_on != "none" and any(spec.format_penalty for spec in run.mas.agents.values())
     if not run.learning or penalties:
         return
     if not reward.team and not reward.local:
         rule = "a score is the team's reward and the act's own, each times its weight: all scores are 0"
         yield ConfigError("mas.reward.team=0 with mas.reward.local=0", rule=rule, fix="set mas.reward.team=1")
-    needs_own = run.estimator and "local_reward" in run.estimator.needs
-    if not reward.local and (needs_own or (run.options.gamma is not None and name != "agent_gigpo")):
+    if not reward.local and own and own.reads_own_rewards(run.options):
+        value = f"mas.reward.local=0 (preset {reward.preset}) with algorithm.adv_estimator={own.name}"
         rule = "acts' own rewards are read, and they have no weight"
         fix = "set ++mas.reward.local=1, or another estimator, without mas.advantage.gamma"
-        yield ConfigError(f"mas.reward.local=0 with algorithm.adv_estimator={name}", rule=rule, fix=fix)
+        yield ConfigError(value, rule=rule, fix=fix)
 
 
 @rule(seen="huggingface/trl#3199, modelscope/ms-swift#3980", team=True)
@@ -121,7 +117,7 @@ def filtered_groups(run: ExaminedRun) -> Iterator[ConfigError]:
     if run.learning and wanted.drop and wanted.by == "score" and across:
         value = f"mas.filter.drop=uniform with algorithm.adv_estimator={run.config.algorithm.adv_estimator}"
         rule = "rows of equal scores have an advantage, too, unless they are compared within a task"
-        yield ConfigError(value, rule=rule, fix="set mas.filter.by=team, or algorithm.adv_estimator=agent_grpo")
+        yield ConfigError(value, rule=rule, fix=f"set mas.filter.by=team, or {PER_AGENT}")
 
 
 @rule(seen="huggingface/trl#3857, BytedTsinghua-SIA/DAPO#22", team=True, of="learning")

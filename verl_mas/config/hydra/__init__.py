@@ -1,7 +1,8 @@
-"""The Hydra groups that `+mas=...` and `+platform=...` name. Hydra warns of a folder that is no package.
+"""Files of the Hydra groups, such as `+mas=...` and `+platform=...`. This folder is a package, because Hydra warns
+about other folders.
 
-A package adds files to them by an entry point of the group `verl_mas.hydra`, whose value is a package with folders of
-YAML: `mas/`, `recipe/`, ...
+Another package adds files to the groups by an entry point of the group `verl_mas.hydra`. Its value is a package with
+folders of YAML files: `mas/`, `recipe/`, ...
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from verl_mas.registry import installed
 
 
 def packages() -> list[str]:
-    """The packages with files of the groups: ours first."""
+    """List the packages with files of the groups, ours first."""
     return [__name__, *(point.value for point in installed("verl_mas.hydra"))]
 
 
 def group_files(group: str) -> dict[str, Path]:
-    """The files of a group in all packages, as `+<group>=` names them. Of two with one name Hydra reads the first."""
+    """Map the names of a group, as in `+<group>=<name>`, to the files of all packages. If two files have the same name,
+    Hydra reads the first one."""
     found: dict[str, Path] = {}
     for package in reversed(packages()):
         folder = Path(str(files(package))) / group
