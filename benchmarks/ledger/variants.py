@@ -65,8 +65,7 @@ class Team:
 
     def on(self, engine: str) -> Team:
         policies = {
-            number: replace(policy, serving=replace(policy.serving, engine=engine))
-            for number, policy in self.sizes.policies.items()
+            number: replace(policy, engine=engine) for number, policy in self.sizes.policies.items()
         }
         return replace(self, sizes=replace(self.sizes, policies=policies))
 

@@ -272,8 +272,7 @@ def _sample(run: Run) -> Sample:
 
 
 def _policy(run: Run, name: str) -> Policy:
-    size, source = size_in(run.view(name).section("model"), f"policy {name}: ")
-    return replace(read_policy(run, name, size), path=str(run.view(name).get("model.path")), source=source)
+    return read_policy(run, name, *size_in(run.view(name).section("model"), f"policy {name}: "))
 
 
 # In the driver, and in the trainer's process.
