@@ -24,8 +24,7 @@ APART = {
 
 def found(config):
     """What the rules of modes and of training say."""
-    with_ways = settled(ExaminedRun.of(config))
-    run = ExaminedRun(with_ways.config, with_ways.mas)
+    run = settled(ExaminedRun.of(config))
     rules = (one for one in every_rule().values() if one.check.__module__.rpartition(".")[2] in ("modes", "training"))
     return [problem for rule in rules for problem in rule.problems(run)]
 

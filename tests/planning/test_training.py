@@ -152,7 +152,11 @@ def test_images_have_pixels_and_what_the_towers_layers_keep():
     assert training.updated(quarter)["images"] == 64 * 100 + 256 * (2 * 2 * 32 + layer)
     without = replace(quarter, checkpointing=False)
     assert training.updated(without)["images"] == 64 * 100 + 256 * 2 * layer
-    assert training.updated(replace(quarter, images=0.0))["images"] == training.updated(replace(quarter, model=MODEL))["images"] == 0
+    assert (
+        training.updated(replace(quarter, images=0.0))["images"]
+        == training.updated(replace(quarter, model=MODEL))["images"]
+        == 0
+    )
 
 
 def test_what_joins_a_tower_to_the_text_model_is_whole_while_it_computes():

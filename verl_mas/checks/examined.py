@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from verl_mas.advantage import ESTIMATORS, AdvantageOptions
 from verl_mas.advantage.estimator import Estimator
@@ -20,11 +20,6 @@ from verl_mas.workflow.members import Member
 
 @dataclass(frozen=True, eq=False)
 class ExaminedRun(Run):
-    @staticmethod
-    def of(config: DictConfig) -> ExaminedRun:
-        run = Run.of(config)
-        return ExaminedRun(run.config, run.mas)
-
     @cached_property
     def workflow(self) -> Workflow:
         return resolve(self.mas.workflow)

@@ -131,7 +131,7 @@ def _run(config: DictConfig, refusals: Refusals, *, here: bool = False) -> Exami
     if run.mode and not refusals.of(raised_by(_made, run, seconds=run.mas.workflow.check_timeout_s)):
         return None
     if run.mode:
-        run = refusals.result(partial(_settled, run)) or run
+        run = refusals.result(partial(settled, run)) or run
     for rule in every_rule().values():
         refusals.of(rule.problems(run) if here or not rule.here else ())
     refusals.of(check_adapters(run) if run.mode else ())
@@ -142,11 +142,6 @@ def _made(run: ExaminedRun) -> None:
     """Make the workflow and its agents; find the commit rule."""
     assert run.workflow and run.members
     COMMIT_RULES.find(run.mas.branch.commit, "mas.branch.commit")
-
-
-def _settled(run: ExaminedRun) -> ExaminedRun:
-    with_ways = settled(run)
-    return ExaminedRun(with_ways.config, with_ways.mas)
 
 
 def _examine_run(run: ExaminedRun, refusals: Refusals) -> None:

@@ -123,15 +123,15 @@ class Pool:
 
     def host(self, gpus_on_node: int) -> Terms:
         """Host memory of a node at the worst moment: while a model is loaded, or after training has begun."""
-        moments, held = list[Terms](), list[Terms]()
+        trained = (training.host(policy, gpus_on_node) for policy in self.policies)
+        moments = [added(*trained, *(self._copies(policy, gpus_on_node) for policy in self.policies))]
+        held = list[Terms]()
         for policy in self.policies:
             moments += [added(*held, loading) for loading in _loading([policy], gpus_on_node)]
             held += [training.host(policy, gpus_on_node, begun=False), self._copies(policy, gpus_on_node)]
         if not self.phases and not any(policy.measures for policy in self.policies):
             # The policies start together (`engines.serving.start_together`).
             moments += _loading(self.policies, gpus_on_node)
-        trained = (training.host(policy, gpus_on_node) for policy in self.policies)
-        moments.append(added(*trained, *(self._copies(policy, gpus_on_node) for policy in self.policies)))
         return max(moments, key=total)
 
     def _copies(self, policy: Policy, gpus: int) -> Terms:

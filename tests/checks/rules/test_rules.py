@@ -112,6 +112,10 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
         {**GAE, "mas.policies": {"a": {"adapter_of": "main"}}, "mas.agents": {"solver": {"policy": "a"}}},
         GAE,
     ),
+    "critic_loadable": (
+        {**GAE, "config.json": {**SEVEN, "model_type": "qwen2_5_vl"}},
+        {**GAE, "config.json": SEVEN},
+    ),
     "settings_of_team": ({**WAIT, "skip.rollout_tq.enable": True}, WAIT),
     "reward_model_apart": ({"reward.reward_model.enable": True}, {}),
     "estimator_has_its_columns": (
@@ -209,8 +213,7 @@ def run(make: Callable[..., DictConfig], tmp_path: Path) -> Callable[[Settings],
             OmegaConf.update(config, key, value, force_add=True, merge=False)
         if config.mas is None or config.trainer.v1.trainer_mode == "sync":
             return ExaminedRun(config, load(None))
-        made = settled(ExaminedRun.of(config))
-        return ExaminedRun(made.config, made.mas)
+        return settled(ExaminedRun.of(config))
 
     return run
 
