@@ -14,7 +14,7 @@ from verl_mas.config.placement import local_policies, placed, pool_shape, servin
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
 from verl_mas.config.verl_settings import CRITIC_TOKENS, attention
-from verl_mas.engines.facts import facts_of
+from verl_mas.engines.facts import EngineMemory, facts_of
 from verl_mas.engines.serving import cache_bytes
 from verl_mas.planning.model import ModelSize
 from verl_mas.planning.model_folder import size_in
@@ -108,6 +108,10 @@ class ServingLoad:
     ranks: int = 0  # Sum of the ranks of its adapter slots. Every slot has the rank of the largest adapter.
     # The engine is on another pool. This pool has only the policy's training processes, and no memory of the engine.
     elsewhere: bool = False
+
+    @property
+    def memory(self) -> EngineMemory:
+        return facts_of(self.engine).memory or EngineMemory()
 
     @property
     def measures(self) -> bool:
@@ -344,7 +348,7 @@ def _notes(model: ModelSize, view: _View) -> Iterator[str]:
     if strategy not in ("fsdp", "fsdp2"):
         yield f"actor.strategy={strategy} is estimated as FSDP2"
     engine = str(view.get("rollout.name"))
-    if engine not in ("vllm", "sglang"):
+    if facts_of(engine).memory is None:
         yield f"rollout.name={engine} is estimated as vLLM" + (
             "" if facts_of(engine).gpu_fraction else " without a fraction"
         )

@@ -1,8 +1,8 @@
 """Memory of an engine in bytes, on each GPU of a replica and on the host.
 
-`rollout.gpu_memory_utilization` has two meanings. vLLM takes that share of the whole GPU, including its context and
-CUDA graphs. SGLang takes that share of the memory that is free when it starts, for weights and KV cache; context and
-graphs come on top.
+`rollout.gpu_memory_utilization` has two meanings (`EngineMemory.of_free`). Some engines take that share of the whole
+GPU, including context and CUDA graphs. Others take that share of the memory that is free when they start, for weights
+and KV cache; context and graphs come on top.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from verl_mas.planning.training import CONTEXT, layer_activations
 GRAPHS, WORKSPACE = 1.0 * GIB, 0.5 * GIB
 # Tokens of the largest image that Qwen's processors accept by default. Engines process such an image when they start.
 LARGEST_IMAGE = 16_384
-# The engine whose `gpu_memory_utilization` is a share of the free memory.
-SGLANG = "sglang"
 # Number of buckets that verl's checkpoint engine between pools allocates on each side, sending and receiving.
 APART_BUCKETS = 2
 
@@ -55,7 +53,7 @@ def kv_cache(model: ModelSize, serving: ServingLoad, card: float, free: float) -
         return float(serving.cache)
     if serving.fraction is None:
         return kv_per_token(model, serving) * serving.sequences * serving.row
-    if serving.engine == SGLANG:
+    if serving.memory.of_free:
         return serving.fraction * free - weights(model, serving)
     taken = weights(model, serving) + encoder(model) + sum(beside(serving).values())
     return serving.fraction * card - taken
@@ -69,11 +67,11 @@ def awake(model: ModelSize, serving: ServingLoad, cache: float) -> Terms:
 
 
 def asleep(model: ModelSize, serving: ServingLoad, cache: float) -> Terms:
-    """Memory of a sleeping engine. The context and the captured graphs stay; SGLang with an adapter keeps its weights,
-    too."""
+    """Memory of a sleeping engine. The context and the captured graphs stay; some engines with an adapter keep their
+    weights, too."""
     if serving.elsewhere or not serving.sleeps:
         return awake(model, serving, cache)
-    kept = weights(model, serving) if serving.adapter and serving.engine == SGLANG else 0.0
+    kept = weights(model, serving) if serving.adapter and serving.memory.keeps_base else 0.0
     return {**beside(serving), "weights": kept}
 
 
@@ -100,11 +98,11 @@ def received(serving: ServingLoad) -> float:
 
 
 def host_copy(policy: Policy, *, phases: bool) -> float:
-    """Bytes of one replica's weights in host memory. SGLang always has a copy; vLLM has one if it sleeps and keeps its
-    weights."""
+    """Bytes of one replica's weights in host memory. Some engines always have a copy; others have one if they sleep and
+    keep their weights."""
     serving = policy.serving
     if serving.elsewhere or policy.receives:
         return 0.0
     kept = phases or policy.training is None or serving.adapter
-    copied = serving.engine == SGLANG or (serving.fraction is not None and kept)
+    copied = serving.memory.host_copy or (serving.fraction is not None and kept)
     return float(policy.model.served * serving.data_parallel) if copied else 0.0

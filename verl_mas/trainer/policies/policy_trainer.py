@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from verl.workers.utils.padding import response_to_nested
 
 from verl_mas import data_plane
 from verl_mas.config.merge import CRITIC, set_mode
-from verl_mas.config.schema import Weighting
+from verl_mas.config.run import View
 from verl_mas.data_plane import Rows
 from verl_mas.errors import UpdateFailed
 from verl_mas.platform.fsdp import METRIC as SHARED
@@ -55,27 +54,17 @@ FIRST_STEPS = 2
 LOSSES = tuple(f"{part}/{name}" for part in ("actor", CRITIC) for name in ("loss", "grad_norm"))
 
 
-@dataclass(frozen=True)
-class Updates:
-    """How a policy is updated. `weighting`: how the loss weights its rows."""
-
-    per_step: int
-    total_steps: int
-    weighting: Weighting | None
-    old_log_probs_every: int = 1
-    skip_zero_advantage: bool = False
-    shares_prefixes: bool = False
-
-
 class PolicyTrainer(LocalPolicy):
     """A trainable policy."""
 
-    def __init__(self, name: str, view: DictConfig, pool: RayResourcePool, updates: Updates):
-        self.updates = updates
+    def __init__(self, view: View, config: DictConfig, pool: RayResourcePool, total_steps: int):
+        """`config`: a copy of the view's configuration, placed on the pool."""
+        self.view = view
+        self.weighting = view.run.mas.loss.weighting  # how the loss weights the policy's rows
         self.plan: UpdatePlan | None = None
         self.prepared = 0  # number of steps since the start in which this policy had rows
-        set_mode(view, updates.weighting)
-        super().__init__(name, view, pool, updates.total_steps)
+        set_mode(config, self.weighting)
+        super().__init__(view.name, config, pool, total_steps)
 
     def init(self) -> None:
         super().init()
@@ -88,11 +77,11 @@ class PolicyTrainer(LocalPolicy):
         Returns None if verl's loss is used unchanged.
         """
         verls = loss = partial(ppo_loss, config=omega_conf_to_dataclass(self.config.actor_rollout_ref.actor))
-        if weighs_rows(self.updates.weighting):
+        if weighs_rows(self.weighting):
             loss = partial(weighted, loss=loss)
-        if self.updates.skip_zero_advantage:
+        if self.view.skips_zero_advantage:
             loss = partial(over_all_rows, loss=loss)
-        if self.updates.old_log_probs_every > 1:
+        if self.view.old_log_probs_every > 1:
             loss = partial(on_policy, loss=loss)
         return None if loss is verls else loss
 
@@ -106,28 +95,32 @@ class PolicyTrainer(LocalPolicy):
         """Pad and balance the rows, and compute the log-probs and values that the step needs."""
         rows.extra_info[TEMPERATURE] = self.config.actor_rollout_ref.rollout.temperature
         self.prepared += 1
-        every = self.updates.old_log_probs_every
-        due = self.prepared <= FIRST_STEPS or self.global_steps % every == 0
-        rows = self.log_probs(self.balance(rows, metrics), metrics, old=due)
+        rows = self.balance(rows, metrics)
+        if self.prepared <= FIRST_STEPS or self.global_steps % self.view.old_log_probs_every == 0:
+            rows = self._compute_old_log_prob(rows, metrics=metrics)
+        if self.use_reference_policy:
+            rows = self._compute_ref_log_prob(rows, metrics=metrics)
         # verl leaves this here after the log-probs of a LoRA policy's reference; a critic has no adapter to disable.
         rows.extra_info.pop("no_lora_adapter", None)
         return self._compute_values(rows, metrics) if self.use_critic else rows
 
     def balance(self, rows: Rows, metrics: dict[str, float]) -> Rows:
+        """Pad the rows as the plan needs, and give every process the same amount of work."""
         self._rows = len(rows)
-        rows = super().balance(rows, metrics)
+        rows = self._balance_batch(rows, metrics=metrics)
         assert self.plan is not None
         # With several optimiser steps, this order would change which rows are in which optimiser step.
-        if self.updates.shares_prefixes and self.plan.updates == 1:
+        if self.view.shares_prefixes and self.plan.updates == 1:
             tasks = [RowKey.parse(key).uid for key in rows.keys]
             rows.reorder(side_by_side(tasks, [tag[LENGTH] for tag in rows.tags], self.plan.data_parallel))
         rows.reorder(spread_padding(rows.tags, self.plan.data_parallel, self.plan.updates))
         return rows
 
-    def multiple(self, data_parallel: int) -> int:
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        """Plan the update; verl calls this while it balances the rows."""
         own_reference = self.use_reference_policy and not self.ref_in_actor
         micro = MicroBatches.fixed(self.config.actor_rollout_ref, reference=own_reference)
-        self.plan = plan(self._rows, self.updates.per_step, data_parallel, micro)
+        self.plan = plan(self._rows, self.view.updates_per_step, dp_size, micro)
         return self.plan.multiple
 
     def read(self, rows: Rows, metrics: dict[str, float]) -> tuple[TensorDict, dict[str, Tensor]]:
@@ -155,7 +148,7 @@ class PolicyTrainer(LocalPolicy):
     def weigh(self, part: PolicyRows) -> None:
         """Compute the weights of the rows in the loss."""
         tokens = part.data[RESPONSE_MASK].sum(-1)
-        part.weights = step_weights(self.updates.weighting, part.batch.keys, part.batch.tags, tokens)
+        part.weights = step_weights(self.weighting, part.batch.keys, part.batch.tags, tokens)
 
     def credit(self, part: PolicyRows) -> None:
         """Compute the rows' advantages from the values of the policy's critic, if it has one."""
@@ -166,7 +159,7 @@ class PolicyTrainer(LocalPolicy):
     def rows_to_train(self, part: PolicyRows) -> Rows:
         """Return the rows of the update: all, or only those that add to the loss (`skip_zero_advantage`)."""
         assert self.plan is not None
-        if not self.updates.skip_zero_advantage:
+        if not self.view.skips_zero_advantage:
             return part.batch
         kept = without_zero_advantage(part, self.plan.updates, self.plan.multiple)
         part.metrics["rows/skipped"] = len(part.batch) - len(kept)
