@@ -190,18 +190,6 @@ def test_the_random_state_of_a_checkpoint_executes_nothing(saved):
     assert not ran.exists()
 
 
-def test_a_crash_between_two_saves_leaves_the_checkpoint_before(saved, tmp_path, monkeypatch):
-    checkpoints, _, _ = saved
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoints.policies["b"], "save", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            checkpoints.save(4, {})
-    (tmp_path / "global_step_4" / "a" / "of_another_world_size.pt").touch()
-    assert latest(tmp_path).step == 3 and steps(tmp_path) == [3]
-    folder = checkpoints.save(4, {})
-    assert latest(tmp_path).step == 4 and [path.name for path in (folder / "a").iterdir()] == ["model.pt"]
-
-
 @pytest.mark.parametrize(("place", "size", "data"), [("/b", 100_000, 1), ("", 100, 100_000)], ids=["policy", "trainer"])
 def test_a_full_disk_names_the_part_its_free_space_and_the_last_checkpoint(place, size, data, saved, tmp_path):
     checkpoints, folder, _ = saved

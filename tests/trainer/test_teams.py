@@ -26,7 +26,7 @@ TOOLS = {"files_echo": '{"text": "environment"}', "repeat": '{"letter": "b"}'}
 
 def answer(body):
     """Call every tool once, and then give a fixed reply."""
-    if body["messages"][-1]["role"] == "tool":
+    if "tools" not in body or body["messages"][-1]["role"] == "tool":
         return "aaaa"
     names = [tool["function"]["name"] for tool in body["tools"]]
     calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": TOOLS[name]}} for name in names]
