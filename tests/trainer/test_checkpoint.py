@@ -19,8 +19,8 @@ from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
 from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import ConfigError, DiskError
-from verl_mas.run_folder.checkpoints import POINTER, latest, whole_checkpoints
-from verl_mas.trainer.checkpoint import RNG_FILE, STORED, Checkpoints, left_out, other_run, run_identity
+from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, latest, whole_checkpoints
+from verl_mas.trainer.checkpoint import RNG_FILE, STORED, Checkpoints, differences, left_out, other_run, run_identity
 from verl_mas.trainer.trainer import TeamTrainer
 from verl_mas.workflow.members import QUEUE
 from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy, TeamWorkflow, read_team
@@ -245,3 +245,17 @@ def test_the_identity_of_a_run_names_its_estimator_workflow_policies_and_models(
     loaders = {"data.dataloader_num_workers": 8}
     stored = {"processes": 8, "strategy": "fsdp", "lora_rank": 0, "optimizer": "AdamW"}
     assert run_identity(Run.of(config)) == {**names, **agents, **loaders, STORED: {"main": stored}}
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [("critic.strategy=fsdp", "critic.strategy=fsdp2"), ("critic.optim.optimizer=AdamW", "critic.optim.optimizer=SGD")],
+)
+def test_a_critic_resumes_with_its_strategy_and_optimiser(tmp_path, before, now):
+    saved, config = (
+        compose(["+mas=solver_verifier", "algorithm.adv_estimator=gae", change]) for change in (before, now)
+    )
+    checkpoint = Checkpoint(tmp_path, 1, run_identity(Run.of(saved)))
+    assert list(differences(checkpoint, run_identity(Run.of(saved)), saved)) == []
+    (error,) = differences(checkpoint, run_identity(Run.of(config)), config)
+    assert all(change.rpartition("=")[2] in error.value for change in (before, now))

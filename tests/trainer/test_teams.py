@@ -25,12 +25,11 @@ TOOLS = {"files_echo": '{"text": "environment"}', "repeat": '{"letter": "b"}'}
 
 
 def answer(body):
-    """Call every tool once, and then give a fixed reply."""
-    if "tools" not in body or body["messages"][-1]["role"] == "tool":
-        return "aaaa"
-    names = [tool["function"]["name"] for tool in body["tools"]]
+    """Call the tools one after the other, and then give a fixed reply."""
+    ended = sum(message["role"] == "tool" for message in body["messages"])
+    names = [tool["function"]["name"] for tool in body.get("tools", [])[ended:][:1]]
     calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": TOOLS[name]}} for name in names]
-    return {"content": "aaaa", "tool_calls": calls}
+    return {"content": "aaaa", "tool_calls": calls} if calls else "aaaa"
 
 
 def test_a_frozen_and_a_remote_policy_serve_and_only_the_trainable_one_trains(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from ray.exceptions import RayActorError, RayTaskError
 
 from verl_mas.config.adapters import bases
@@ -267,7 +267,10 @@ def _stored(run: Run, name: str) -> dict[str, object]:
     lora = {key: value for key, value in _adapter_settings(view).items() if key != "adapter_of"}
     stored = lora if lora["lora_rank"] else {"lora_rank": 0}
     optimizer = view.get("actor.optim.optimizer")
-    critic = {CRITIC: Path(view.critic_path).name} if run.critics else {}
+    critic = {}
+    if run.critics:
+        critic = {CRITIC: Path(view.critic_path).name, "critic strategy": run.config.critic.strategy}
+        critic["critic optimizer"] = OmegaConf.select(run.config, "critic.optim.optimizer")
     return {
         "processes": processes,
         "strategy": strategy,

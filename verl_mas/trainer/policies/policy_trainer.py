@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
@@ -182,8 +183,12 @@ class PolicyTrainer(LocalPolicy):
             metrics["updated"] = 0
         else:
             self.train_policy(rows, metrics, counted)
+        engines = {"actor": self.config.actor_rollout_ref.actor.get("fsdp_config")}
+        if self.use_critic:
+            engines[CRITIC] = self.config.critic.fsdp
         # verl uses a gradient scaler if the precision is fp16.
-        check_finite(self.name, metrics, scaled=PrecisionType.is_fp16(self.precision))
+        scaled = [part for part, engine in engines.items() if PrecisionType.is_fp16(precision_of(engine))]
+        check_finite(self.name, metrics, scaled)
         self.empty_cache()
 
     def train_critic(self, rows: Rows, metrics: dict[str, float]) -> None:
@@ -217,17 +222,13 @@ class PolicyTrainer(LocalPolicy):
         )
 
     @property
-    def precision(self) -> str:
-        """The dtype in which the trainer computes."""
-        fsdp = self.config.actor_rollout_ref.actor
-        return str(OmegaConf.select(fsdp, "fsdp_config.mixed_precision.param_dtype", default="bf16"))
-
-    @property
     def log_prob_limit(self) -> float:
         """Limit of the mean difference that rounding causes between the log-probs of engine and trainer in a step. In
         bfloat16 on a GPU, means of rows differed by 0.02 to 0.05; in float32 on a CPU, single tokens by 1e-6."""
         section = self.config.actor_rollout_ref
-        exact = PrecisionType.is_fp32(self.precision) and section.rollout.dtype == "float32"
+        exact = (
+            PrecisionType.is_fp32(precision_of(section.actor.get("fsdp_config"))) and section.rollout.dtype == "float32"
+        )
         # On a GPU verl sends merged adapters in bfloat16, whatever the dtypes of engine and trainer.
         merged = section.model.get("lora_rank") and section.model.lora.get("merge")
         return 1e-3 if exact and not merged else 0.1
@@ -272,6 +273,11 @@ class PolicyTrainer(LocalPolicy):
         return [*policy, (self.critic_wg, os.path.join(self.name, CRITIC))] if self.use_critic else policy
 
 
+def precision_of(engine: DictConfig | None) -> str:
+    """Return the dtype in which an FSDP engine computes."""
+    return str(OmegaConf.select(engine or OmegaConf.create(), "mixed_precision.param_dtype", default="bf16"))
+
+
 def _reported(output: TensorDict, part: str) -> dict[str, float]:
     """Reduce the metrics of an update, under verl's names."""
     metrics = rename_dict(output["metrics"], f"{part}/")
@@ -280,16 +286,15 @@ def _reported(output: TensorDict, part: str) -> dict[str, float]:
     return reduced
 
 
-def check_finite(policy: str, metrics: dict[str, float], *, scaled: bool) -> None:
-    """Raises UpdateFailed if the loss or the gradient is not finite: verl skips such an optimiser step and continues.
+def check_finite(policy: str, metrics: dict[str, float], scaled: Collection[str]) -> None:
+    """Raises UpdateFailed if a loss or a gradient is not finite: verl skips such an optimiser step and continues.
 
-    `scaled`: whether a gradient scaler multiplies the loss. Overflows are then expected, so they are only counted.
+    `scaled`: those of actor and critic whose loss a gradient scaler multiplies. Their overflows are expected, so they
+    are only counted.
     """
     wrong = [name for name in LOSSES if not math.isfinite(metrics.get(name, 0.0))]
-    if scaled:
-        metrics["actor/overflow"] = float("actor/grad_norm" in wrong)
-    elif wrong:
-        values = ", ".join(f"{name}={metrics[name]}" for name in wrong)
+    metrics |= {f"{part}/overflow": float(f"{part}/grad_norm" in wrong) for part in scaled}
+    if values := ", ".join(f"{name}={metrics[name]}" for name in wrong if name.partition("/")[0] not in scaled):
         raise UpdateFailed(
             f"the update of policy {policy} is not finite: {values}\n"
             "  rule: the loss and the gradient of every optimiser step are finite; verl skipped this step\n"
