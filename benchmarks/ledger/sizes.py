@@ -61,7 +61,7 @@ class Sizes:
     def cannot_start(self, name: str, free: float) -> str:
         """Why an engine does not start when so much of the card is free; empty if it does."""
         served = self.policies[name]
-        if served.engine != serving.SGLANG and served.fraction is not None and served.fraction * self.card > free:
+        if not served.memory.of_free and served.fraction is not None and served.fraction * self.card > free:
             return f"it takes {served.fraction} of the card, and less is free"
         return "" if self.engine(name, free)[KV] > 0 else "its weights leave nothing for a KV cache"
 

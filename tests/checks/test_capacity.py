@@ -52,7 +52,7 @@ def test_a_context_that_the_cache_does_not_hold_is_named():
     assert "131072 tokens" in warning.value and "max_model_len=12288" in warning.fix
     close = ["+recipe=math/shared", WHOLE_CONTEXT, f"{KEY}=0.3", *model]
     _, edge = plan_command([*close, "actor_rollout_ref.rollout.name=vllm"], FOUR)
-    assert edge.accepted and "vLLM starts only if it can hold one such request" in edge.problems
+    assert edge.accepted and "the engine starts only if it can hold one such request" in edge.problems
     _, vllm = plan_command([*long, "actor_rollout_ref.rollout.name=vllm"], FOUR)
     (unsure,) = vllm.warnings
     assert "the model's context, as rollout.max_model_len is null" in unsure.reason

@@ -13,7 +13,7 @@ from verl_mas.engines.serving import MOST, lowered
 from verl_mas.planning.events import Moment, Pool
 from verl_mas.planning.hardware import SAFE
 from verl_mas.planning.load import Policy
-from verl_mas.planning.serving import SGLANG, kv_per_token
+from verl_mas.planning.serving import kv_per_token
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ def tokens(pool: Pool, policy: Policy) -> int:
 
 
 def needed_tokens(policy: Policy) -> int:
-    """Number of tokens that an engine must hold: vLLM starts only if a request of the whole context fits; any engine
-    must hold a row."""
-    return policy.row if policy.engine == SGLANG else policy.context
+    """Number of tokens that an engine must hold: any engine a row, and some a request of the whole context, without
+    which they do not start."""
+    return policy.context if policy.memory.holds_context else policy.row
 
 
 def too_small(pool: Pool) -> list[Policy]:

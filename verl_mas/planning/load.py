@@ -14,7 +14,7 @@ from verl_mas.config.merge import SECTION, own_section
 from verl_mas.config.placement import local_policies, placed, pool_shape, serving_pool
 from verl_mas.config.run import Run
 from verl_mas.config.verl_settings import CRITIC_TOKENS, attention
-from verl_mas.engines.facts import facts_of
+from verl_mas.engines.facts import EngineMemory, facts_of
 from verl_mas.engines.serving import cache_bytes
 from verl_mas.planning.model import ModelSize
 from verl_mas.planning.model_folder import size_in
@@ -103,6 +103,10 @@ class Policy:
     def context(self) -> int:
         """Tokens that the engine must be able to hold for one request."""
         return self.max_model_len or self.model.context
+
+    @property
+    def memory(self) -> EngineMemory:
+        return facts_of(self.engine).memory or EngineMemory()
 
     @property
     def measures(self) -> bool:
@@ -315,7 +319,7 @@ def _notes(model: ModelSize, config: DictConfig) -> Iterator[str]:
     actor, rollout, engine = config[SECTION].actor, config[SECTION].rollout, config[SECTION].rollout.name
     if actor.strategy not in ("fsdp", "fsdp2"):
         yield f"actor.strategy={actor.strategy} is estimated as FSDP2"
-    if engine not in ("vllm", "sglang"):
+    if facts_of(engine).memory is None:
         fraction = "" if facts_of(engine).gpu_fraction else " without a fraction"
         yield f"rollout.name={engine} is estimated as vLLM{fraction}"
     if rollout.get("quantization"):

@@ -18,7 +18,6 @@ from verl_mas.planning.events import LOG_PROBS, WAITING, Moment, Pool, total
 from verl_mas.planning.fit import Larger, fits, needed_tokens, tokens, too_small, worst
 from verl_mas.planning.hardware import GIB, SAFE, Hardware
 from verl_mas.planning.load import Policy, Terms
-from verl_mas.planning.serving import SGLANG
 from verl_mas.planning.step import Step, expected, rows_of, seconds, training_line
 from verl_mas.workflow.codecs import JsonObject
 
@@ -245,7 +244,7 @@ def _memory(name: str, pool: Pool, change: str) -> Iterator[Problem]:
             yield ConfigError(value, rule=f"a row has up to {policy.row} tokens", fix=change)
             continue
         unset = "" if policy.max_model_len else ", the model's context, as rollout.max_model_len is null"
-        reason = f"estimated; vLLM starts only if it can hold a request of {needed} tokens{unset}"
+        reason = f"estimated; the engine starts only if it can hold a request of {needed} tokens{unset}"
         yield ConfigWarning(value, reason, change)
 
 
@@ -274,7 +273,8 @@ def _long_context(pool: Pool) -> Iterator[ConfigWarning]:
     for policy in pool.policies:
         held, needed = tokens(pool, policy), int(MARGIN * policy.context)
         if policy.max_model_len is None and needed_tokens(policy) <= held < needed:
-            starts = "" if policy.engine == SGLANG else ", and vLLM starts only if it can hold one such request"
+            must = policy.memory.holds_context
+            starts = ", and the engine starts only if it can hold one such request" if must else ""
             yield ConfigWarning(
                 f"policy {policy.name}: rollout.max_model_len is null, so a request may have {policy.context} tokens",
                 f"the KV cache holds {held} by an estimate{starts}",

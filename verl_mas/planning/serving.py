@@ -1,8 +1,8 @@
 """Memory of an engine in bytes, on each GPU of a replica and on the host.
 
-`rollout.gpu_memory_utilization` has two meanings. vLLM takes that share of the whole GPU, including its context and
-CUDA graphs. SGLang takes that share of the memory that is free when it starts, for weights and KV cache; context and
-graphs come on top.
+`rollout.gpu_memory_utilization` has two meanings (`EngineMemory.of_free`). Some engines take that share of the whole
+GPU, including context and CUDA graphs. Others take that share of the memory that is free when they start, for weights
+and KV cache; context and graphs come on top.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from verl_mas.planning.training import CONTEXT, layer_activations
 GRAPHS, WORKSPACE = 1.0 * GIB, 0.5 * GIB
 # Tokens of the largest image that Qwen's processors accept by default. Engines process such an image when they start.
 LARGEST_IMAGE = 16_384
-# The engine whose `gpu_memory_utilization` is a share of the free memory.
-SGLANG = "sglang"
 # Number of buckets that verl's checkpoint engine between pools allocates on each side, sending and receiving.
 APART_BUCKETS = 2
 
@@ -55,7 +53,7 @@ def kv_cache(policy: Policy, card: float, free: float) -> float:
         return float(policy.cache_bytes)
     if policy.fraction is None:
         return kv_per_token(policy) * policy.sequences * policy.row
-    if policy.engine == SGLANG:
+    if policy.memory.of_free:
         return policy.fraction * free - weights(policy)
     return policy.fraction * card - weights(policy) - encoder(policy.model) - sum(beside(policy).values())
 
@@ -68,11 +66,11 @@ def awake(policy: Policy, cache: float) -> Terms:
 
 
 def asleep(policy: Policy, cache: float) -> Terms:
-    """Memory of a sleeping engine. The context and the captured graphs stay; SGLang with an adapter keeps its weights,
-    too."""
+    """Memory of a sleeping engine. The context and the captured graphs stay; some engines with an adapter keep their
+    weights, too."""
     if policy.elsewhere or policy.receives or not policy.sleeps:
         return awake(policy, cache)
-    kept = weights(policy) if policy.serves_adapters and policy.engine == SGLANG else 0.0
+    kept = weights(policy) if policy.serves_adapters and policy.memory.keeps_base else 0.0
     return {**beside(policy), "weights": kept}
 
 
@@ -98,10 +96,10 @@ def received(policy: Policy) -> float:
 
 
 def host_copy(policy: Policy, *, phases: bool) -> float:
-    """Bytes of one replica's weights in host memory. SGLang always has a copy; vLLM has one if it sleeps and keeps its
-    weights."""
+    """Bytes of one replica's weights in host memory. Some engines always have a copy; others have one if they sleep and
+    keep their weights."""
     if policy.elsewhere or policy.receives:
         return 0.0
     kept = phases or not policy.trains or policy.serves_adapters
-    copied = policy.engine == SGLANG or (policy.fraction is not None and kept)
+    copied = policy.memory.host_copy or (policy.fraction is not None and kept)
     return float(policy.model.served * policy.data_parallel) if copied else 0.0
