@@ -17,15 +17,14 @@ from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError
 from verl_mas.planning.model_folder import modules, readable_json, settings
 
-# Settings that an adapter can have of its own. All others belong to the weights, the processes or the engines of the
-# base.
+# Settings that an adapter can override. All others belong to the weights, the processes or the engines of the base.
 OWN = (
     "model.lora_rank model.lora_alpha model.lora_adapter_path model.target_modules model.exclude_modules actor.optim.* "
     "actor.policy_loss.* actor.clip_ratio* actor.tau_* actor.loss_* actor.use_kl_loss actor.kl_loss_* "
     "actor.entropy_coeff actor.calculate_entropy actor.ppo_epochs actor.ppo_mini_batch_size actor.shuffle "
     "actor.data_loader_seed rollout.temperature rollout.top_p rollout.top_k rollout.val_kwargs.*"
 ).split()
-# Settings that an adapter can have of its own, up to the value of its base.
+# Settings that an adapter can override with a value up to that of its base.
 LENGTHS = ("rollout.prompt_length", "rollout.response_length")
 HIGHEST_RANK = 512
 # Fields of adapter_config.json that add something to the two matrices per module, and their values in plain LoRA.

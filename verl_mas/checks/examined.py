@@ -46,12 +46,12 @@ class ExaminedRun(Run):
 
     @property
     def candidates(self) -> int:
-        """Candidates of an act that branches in training."""
+        """Number of candidates of an act that branches in training."""
         return self.mas.branch.k if self.mode and self.workflow.branches else 1
 
     @cached_property
     def learning(self) -> list[View]:
-        """Number of candidates of an act that branches in training."""
+        """The policies that the run updates; none if it only validates."""
         return [] if self.config.trainer.val_only else [self.view(name) for name in self.trained]
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Everything that is checked before Ray starts, in one call."""
+"""All checks before Ray starts, in one call."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def training_lines(run: ExaminedRun) -> dict[str, str]:
     return found
 
 
-CHARACTERS = 4  # of a token, on average
+CHARACTERS = 4  # per token, on average
 
 
 def _sample(run: Run) -> Sample:

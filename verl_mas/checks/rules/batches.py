@@ -116,7 +116,7 @@ def batched_tokens(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
 
 @rule(seen="verl#4534, verl#260")
 def nothing_saved(run: ExaminedRun) -> ConfigWarning | None:
-    """A run of many steps saves: verl's default is never, and leaves no weights."""
+    """A run of many steps saves checkpoints. By default, verl saves none, and leaves no weights."""
     trainer = run.config.trainer
     steps = trainer.total_training_steps or trainer.total_epochs
     if trainer.save_freq > 0 or trainer.val_only or steps <= 2 or was_written("trainer.save_freq"):
