@@ -29,6 +29,11 @@ class ExaminedRun(Run):
         """Every agent by name; none in a run without a team."""
         return agents_of(self.mas) if self.mode else {}
 
+    @cached_property
+    def asked(self) -> Run:
+        """The run as the user wrote it: `serving: auto` is not resolved."""
+        return Run.of(self.config) if self.mode else self
+
     def learners(self, view: View) -> dict[str, Member]:
         """The agents that a policy learns from."""
         return {name: one for name, one in self.members.items() if one.trainable and view.name in one.policies}

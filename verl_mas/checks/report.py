@@ -146,11 +146,10 @@ def _context(view: View) -> int | None:
     return min((tokens for tokens in known if isinstance(tokens, int)), default=None)
 
 
-def _pool(run: Run, name: str) -> Summary:
+def _pool(run: ExaminedRun, name: str) -> Summary:
     """Describe a pool. `processes`: its training processes, one per GPU, or on the CPU."""
     shape = pool_shape(run, name)
-    # As the user asked for it; in `mas` the choice is made.
-    served = serving(Run.of(run.config) if run.mode else run, name)
+    served = serving(run.asked, name)
     return {
         "policies": policies_on(run.mas, name),
         "processes": sum(shape),

@@ -10,7 +10,7 @@ from verl_mas.checks.rules import Problem, rule
 from verl_mas.config.merge import SECTION
 from verl_mas.config.modes import KEY, SEPARATE, THRESHOLD
 from verl_mas.config.placement import local_policies, time_sliced, used_pools
-from verl_mas.config.run import CORRECTION, READERS, Run, View
+from verl_mas.config.run import CORRECTION, READERS, View
 from verl_mas.engines.serving import MOST, serving
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE as CPU
@@ -89,10 +89,9 @@ def corrected(run: ExaminedRun, view: View) -> Problem | None:
 @rule(seen="commit 93f105e2, docs/async.md", team=True)
 def awake_together(run: ExaminedRun) -> Iterator[ConfigError]:
     """Engines of an asynchronous mode are awake all the time."""
-    asked = Run.of(run.config)
     for pool in used_pools(run.mas) if run.mode and run.mode.asynchronous else ():
-        if asked.mas.pools[pool].serving == "phases" or time_sliced(run.mas, pool):
-            value = f"mas.pools.{pool}.serving={asked.mas.pools[pool].serving}: {serving(asked, pool).reason}"
+        if run.asked.mas.pools[pool].serving == "phases" or time_sliced(run.mas, pool):
+            value = f"mas.pools.{pool}.serving={run.asked.mas.pools[pool].serving}: {serving(run.asked, pool).reason}"
             rule = "a phase ends only when no request runs, and here requests run during the training"
             fix = f"set ++mas.pools.{pool}.serving=together with memory fractions that add up to at most {MOST:g}"
             yield ConfigError(value, rule=rule, fix=f"{fix}, or a pool for each policy")
