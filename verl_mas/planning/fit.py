@@ -115,6 +115,12 @@ def _changed(change: Change, setting: str, policies: Sequence[Policy], cost: str
     return replace(change, settings=(*change.settings, setting), policies=tuple(policies), costs=costs)
 
 
+def _each(change: Change, field: str, key: str, values: Sequence[object]) -> Change:
+    """Set one field of each policy, by one setting per policy."""
+    policies = [replace(p, **{field: value}) for p, value in zip(change.policies, values, strict=True)]  # type: ignore[arg-type]
+    return _changed(change, _settings(policies, key, values), policies)
+
+
 def _settings(policies: Sequence[Policy], key: str, values: Sequence[object]) -> str:
     """Format one setting per policy."""
     return " ".join(f"{policy.section}.{key}={value}" for policy, value in zip(policies, values, strict=True))
@@ -145,14 +151,12 @@ def _fractions(change: Change) -> Iterator[Change]:
         # In phases the limit applies to the largest fraction, and not to their sum.
         new = lowered(old, percent / 100 * (sum(old) / max(old) if change.phases else 1))
         if min(new) >= 0.05:
-            policies = [replace(p, fraction=f) for p, f in zip(change.policies, new, strict=True)]
-            yield _changed(change, _settings(policies, "rollout.gpu_memory_utilization", new), policies)
+            yield _each(change, "fraction", "rollout.gpu_memory_utilization", new)
 
 
 def _context(change: Change) -> Iterator[Change]:
     if all(policy.context > policy.row for policy in change.policies):
-        policies = [replace(policy, max_model_len=policy.row) for policy in change.policies]
-        yield _changed(change, _settings(policies, "rollout.max_model_len", [one.row for one in policies]), policies)
+        yield _each(change, "max_model_len", "rollout.max_model_len", [policy.row for policy in change.policies])
 
 
 def _phases(change: Change) -> Iterator[Change]:
@@ -194,6 +198,5 @@ def _budget(change: Change) -> Iterator[Change]:
 def _tensor_parallel(change: Change) -> Iterator[Change]:
     for size in (2, 4, 8):
         if change.gpus % size == 0 and all(policy.replica < size for policy in change.policies):
-            policies = [replace(policy, tensor_parallel=size) for policy in change.policies]
-            sizes = [size] * len(policies)
-            yield _changed(change, _settings(policies, "rollout.tensor_model_parallel_size", sizes), policies)
+            sizes = [size] * len(change.policies)
+            yield _each(change, "tensor_parallel", "rollout.tensor_model_parallel_size", sizes)

@@ -19,9 +19,8 @@ from functools import cache
 from typing import TypeAlias
 
 from verl_mas.checks.examined import ExaminedRun
-from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.checks.refusals import Problem as Problem
 
-Problem = ConfigError | ConfigWarning
 Check: TypeAlias = Callable[..., Iterable[Problem] | Problem | None]
 
 
