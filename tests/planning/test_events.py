@@ -87,6 +87,8 @@ def test_a_critic_is_loaded_before_its_policy_and_then_waits_on_the_host_if_it_i
     assert both == {"a model being loaded": 4 * 4 * MODEL.parameters, "critic": shards}
     large = replace(HELD, model=replace(MODEL, tensors=(10**9,), tied=False))
     assert Pool([replace(A, critic=large)], CARD).host(4) == {"a model being loaded": 4 * 10**9}
+    served = replace(large, pool="left", serving_pool="serve", critic=large).at("serve")
+    assert Pool([served], CARD).host(4) == {}, "a pool that only serves has no critic"
 
 
 def test_sglang_has_a_copy_per_replica_on_the_node():

@@ -141,9 +141,9 @@ class Policy:
         """Return the part of the policy that is on one of its pools."""
         if self.serving_pool is None:
             return self
-        return (
-            replace(self, trains=False, receives=True) if pool == self.serving_pool else replace(self, elsewhere=True)
-        )
+        if pool == self.serving_pool:
+            return replace(self, trains=False, critic=None, receives=True)
+        return replace(self, elsewhere=True)
 
     def resized(self, update: Callable[[int], int], log_prob: Callable[[int], int]) -> Policy:
         """Return the policy with other micro batches. The functions map the present number of tokens to the new one."""
