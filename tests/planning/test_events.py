@@ -1,4 +1,4 @@
-"""What a GPU holds at each moment, with several policies on it."""
+"""Memory of a GPU with several policies at each moment."""
 
 from __future__ import annotations
 

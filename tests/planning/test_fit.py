@@ -1,4 +1,4 @@
-"""Whether a pool fits, and that what is recommended does."""
+"""Whether a pool fits, and that the recommended settings make it fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The formulas get what the configuration of a policy says."""
+"""A policy is read from its configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine holds: the two meanings of its fraction, and what stays when it sleeps."""
+"""Memory of an engine: the two meanings of its fraction, and the memory that stays when it sleeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step samples and how long it takes."""
+"""Rows of a step, and the seconds that it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training process holds, by hand for a model of round numbers."""
+"""Memory of a training process, computed by hand for a model of round numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command with `algorithm.adv_estimator=gae` may not have beside it: one error each, of all rules."""
+"""Settings that are refused with `algorithm.adv_estimator=gae`: for each, all rules together give one error."""
 
 from __future__ import annotations
 

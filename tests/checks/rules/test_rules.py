@@ -36,7 +36,7 @@ GAE = {"algorithm.adv_estimator": "gae"}
 FORKS = {"mas.workflow.name": "planner_executor", "mas.branch.k": 4, "mas.workflow.args": {"fork": "first"}}
 PAST = {"snapshot": {"of": "main", "every": 5}}
 FAR = {"base_url": "host:80", "model": "m"}
-# What the model's config.json has, in place of a model that is not here.
+# Fields of config.json of a model that is not here.
 SEVEN = {"model_type": "qwen2", "num_attention_heads": 28, "num_key_value_heads": 4, "max_position_embeddings": 4096}
 STATEFUL = {**SEVEN, "model_type": "qwen3_next", "layer_types": ["linear_attention"]}
 HEAD = {**SEVEN, "tie_word_embeddings": False}
@@ -189,7 +189,7 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
         {"mas.agents": {"solver": {"sampling": {"extra": {"min_tokens": 4}}}}, **GPUS},
     ),
 }
-# Rule -> what is there in place of this machine and its packages.
+# Rule -> attributes that are replaced, so that the rule sees another machine or other packages.
 THERE: Mapping[str, Mapping[str, object]] = {
     "engine_startable": {"verl_mas.engines.contract.Contract.unstartable": "verl reads the fields of ServerArgs"},
     "compiler_installed": {"torch.version.cuda": "13.0", "torch.cuda.is_available": lambda: True}
