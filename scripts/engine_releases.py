@@ -21,7 +21,7 @@ from pathlib import Path
 from engine_names import missing, names
 from verl_contract.sources import Definition, file_of, find, is_dataclass, named, parameters, takes, tree_of
 
-from verl_mas.engines.contract import contracts
+from verl_mas.engines.facts import contracts
 
 # Expressions in verl -> the class of the engine that they are of.
 OBJECTS = {

@@ -74,26 +74,6 @@ def test_written_fields_leave_the_tags_and_the_extra_info_as_they_are(calls):
     assert [name for name, _ in calls] == ["kv_batch_put"] and rows.fields == ["prompts"]
 
 
-def test_every_other_function_makes_one_call(calls, tags):
-    rows = batch(["a", "b"])
-    data_plane.read(rows, ("prompts",))
-    data_plane.clear(rows)
-    data_plane.announce(["u", "v"], data_plane.VALIDATION, step=3)
-    asyncio.run(data_plane.set_status("u", data_plane.TRAIN, "running"))
-    row = stored(tags, "u", uid="u")
-    asyncio.run(data_plane.put([row], data_plane.TRAIN))
-    pending = {"is_prompt": True, "status": "pending", "global_steps": 3}
-    fields = calls[-1][1].pop("fields")
-    assert calls == [
-        ("kv_batch_get", {"keys": ["a", "b"], "partition_id": "train", "select_fields": ["prompts"]}),
-        ("kv_clear", {"keys": ["a", "b"], "partition_id": "train"}),
-        ("kv_batch_put", {"keys": ["u", "v"], "partition_id": "val", "tags": [pending, pending]}),
-        ("async_kv_put", {"key": "u", "partition_id": "train", "tag": {"status": "running"}}),
-        ("async_kv_batch_put", {"keys": ["u_0_0"], "partition_id": "train", "tags": [row.tags.as_dict()]}),
-    ]
-    assert set(fields.keys()) == {"prompts", "uid"} and fields["prompts"].shape == (1, 2)
-
-
 @pytest.mark.parametrize(
     "values",
     [

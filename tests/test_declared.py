@@ -13,7 +13,8 @@ from verl_mas.config.merge import SECTION
 from verl_mas.config.verl_settings import section_at, verl_settings
 
 PACKAGE = Path(verl_mas.__file__).parent
-DECLARED = {name for part in yaml.safe_load((PACKAGE / "environment.yaml").read_text()).values() for name in part}
+LIST = Path(__file__).parents[1] / "scripts/pages/environment.yaml"
+DECLARED = {name for part in yaml.safe_load(LIST.read_text()).values() for name in part}
 ENVIRONMENTS = ("os.environ", "environ", "os.getenv", "getenv")
 # Where a setting names the variable: as the code has it.
 NAMED_BY_SETTINGS = {"str(key)", "variable", "self._key_variable", "name"}

@@ -14,8 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import verl_mas
-from verl_mas.engines.contract import contracts
-from verl_mas.engines.facts import ENGINES
+from verl_mas.engines.facts import ENGINES, contracts
 
 if sys.version_info >= (3, 11):
     import tomllib

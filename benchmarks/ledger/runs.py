@@ -27,7 +27,7 @@ class Shape:
     @classmethod
     def of(cls, policies: Mapping[str, Policy], *, phases: bool) -> Shape:
         """The policies of a pool have the same settings, or there is no recording for them."""
-        found = {(t.param_offload, t.optimizer_offload) for p in policies.values() if (t := p.training)}
+        found = {(one.param_offload, one.optimizer_offload) for one in policies.values() if one.trains}
         [(param, optimizer)] = found
         return cls(len(policies), phases and len(policies) > 1, param, optimizer)
 

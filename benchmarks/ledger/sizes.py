@@ -37,32 +37,31 @@ class Sizes:
 
     def trainer(self, name: str) -> dict[str, float]:
         policy = self.policies[name]
-        model, trained = policy.model, policy.training
-        assert trained is not None, f"{name} is frozen"
+        assert policy.trains, f"{name} is frozen"
         return {
             CONTEXT: training.CONTEXT,
-            SHARDS: training.parameters(model, trained),
-            GRADIENTS: training.gradients(model, trained),
-            ADAM: training.adam(model, trained),
-            OPTIMIZER_STEP: training.ADAM_STEP * training.gradients(model, trained),
-            UPDATE_BATCH: sum(training.updated(model, trained).values()),
-            SCORE_BATCH: sum(training.scored(model, trained).values()),
-            BUCKET: float(policy.serving.bucket + trained.element * model.largest),
+            SHARDS: training.parameters(policy),
+            GRADIENTS: training.gradients(policy),
+            ADAM: training.adam(policy),
+            OPTIMIZER_STEP: training.ADAM_STEP * training.gradients(policy),
+            UPDATE_BATCH: sum(training.updated(policy).values()),
+            SCORE_BATCH: sum(training.scored(policy).values()),
+            BUCKET: float(policy.bucket + policy.element * policy.model.largest),
         }
 
     def engine(self, name: str, free: float) -> dict[str, float]:
         """Of an engine that starts when so much of the card is free."""
-        model, served = self.policies[name].model, self.policies[name].serving
+        policy = self.policies[name]
         return {
-            CONTEXT: sum(serving.beside(served).values()),
-            WEIGHTS: serving.weights(model, served),
-            KV: serving.kv_cache(model, served, self.card, free),
+            CONTEXT: sum(serving.beside(policy).values()),
+            WEIGHTS: serving.weights(policy),
+            KV: serving.kv_cache(policy, self.card, free),
         }
 
     def cannot_start(self, name: str, free: float) -> str:
         """Why an engine does not start when so much of the card is free; empty if it does."""
-        served = self.policies[name].serving
-        if served.engine != serving.SGLANG and served.fraction is not None and served.fraction * self.card > free:
+        served = self.policies[name]
+        if not served.memory.of_free and served.fraction is not None and served.fraction * self.card > free:
             return f"it takes {served.fraction} of the card, and less is free"
         return "" if self.engine(name, free)[KV] > 0 else "its weights leave nothing for a KV cache"
 

@@ -64,10 +64,7 @@ class Team:
     sizes: Sizes
 
     def on(self, engine: str) -> Team:
-        policies = {
-            number: replace(policy, serving=replace(policy.serving, engine=engine))
-            for number, policy in self.sizes.policies.items()
-        }
+        policies = {number: replace(policy, engine=engine) for number, policy in self.sizes.policies.items()}
         return replace(self, sizes=replace(self.sizes, policies=policies))
 
     def planned(self) -> dict[tuple[str, str | None], float]:

@@ -40,7 +40,7 @@ from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.modes.sync import MasTrainer
 from verl_mas.trainer.policies import policy_trainer
 from verl_mas.trainer.policies.local_policy import Workers
-from verl_mas.trainer.policies.policy_trainer import PolicyTrainer, Updates
+from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 from verl_mas.trainer.pools.pools import Pools
 from verl_mas.trainer.step import Credit
 from verl_mas.trainer.trainer import TeamTrainer
@@ -178,7 +178,7 @@ class Driver(MasTrainer):
 def policy_of(run: Run, name: str, ranks: int, owners: Owners) -> PolicyTrainer:
     policy = object.__new__(PolicyTrainer)
     policy.name, policy.config = name, run.view(name).config
-    policy.updates, policy.plan = Updates(1, 1, run.mas.loss.weighting), None
+    policy.view, policy.weighting, policy.plan = run.view(policy.name), run.mas.loss.weighting, None
     policy.prepared, policy.use_critic, policy.use_reference_policy = 0, False, False
     policy.actor_rollout_wg = Workers(Group(ranks, owners))  # type: ignore[arg-type]
     policy.tokenizer = SimpleNamespace(eos_token_id=1)

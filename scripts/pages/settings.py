@@ -58,9 +58,8 @@ def page(root: Path) -> str:
 
 def environment(root: Path) -> str:
     """Those that a user sets."""
-    declared = yaml.safe_load((root / "verl_mas/environment.yaml").read_text(encoding="utf-8"))
-    about = {name: one["about"] if isinstance(one, dict) else one for name, one in declared["of_the_user"].items()}
-    return table(("variable", "meaning"), ((f"`{name}`", text) for name, text in about.items()))
+    declared = yaml.safe_load((root / "scripts/pages/environment.yaml").read_text(encoding="utf-8"))
+    return table(("variable", "meaning"), ((f"`{name}`", text) for name, text in declared["of_the_user"].items()))
 
 
 def section(path: str, alone: bool) -> str:

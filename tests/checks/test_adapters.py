@@ -1,4 +1,4 @@
-"""What the corpus of wrong commands does not show: what is accepted, and models that are not tiny."""
+"""Settings of adapters that are accepted, and those that are refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TWO = {"a": {"adapter_of": "main"}, "b": {"adapter_of": "main"}}
 
 @pytest.fixture
 def found(make):
-    """What is said of two adapters, with a model of whose folder only config.json is there."""
+    """Return the problems of two adapters. The model's folder has config.json alone."""
 
     def found(folder: Path | None = None, fields: Mapping[str, object] | None = None, **settings: object):
         given = {"mas__policies": TWO, "actor_rollout_ref__model__lora_rank": 4, **settings}

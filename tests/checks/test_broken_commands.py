@@ -1,5 +1,5 @@
 """A sound command that is broken in one place is legal or refused with a clear message. It never ends in a
-traceback, and always ends. What is found is minimised by hypothesis, and then kept as a test of the check."""
+traceback, and always ends. hypothesis minimises a counterexample, which is then kept as a test of the check."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def nothing(folder: Path, task: Path) -> None:
 
 
 def text(value: object) -> str:
-    """As Hydra takes it on a command line."""
+    """Write a value as Hydra reads it on a command line."""
     return "null" if value is None else json.dumps(value).replace("NaN", "nan")
 
 

@@ -1,4 +1,4 @@
-"""What an asynchronous mode accepts; `rules/test_rules.py` has what it refuses."""
+"""Settings that an asynchronous mode accepts; `rules/test_rules.py` has those that it refuses."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ APART = {
 
 
 def found(config):
-    """What the rules of modes and of training say."""
-    with_ways = settled(ExaminedRun.of(config))
-    run = ExaminedRun(with_ways.config, with_ways.mas)
+    """Return the problems of the rules for modes and training."""
+    run = settled(ExaminedRun.of(config))
     rules = (one for one in every_rule().values() if one.check.__module__.rpartition(".")[2] in ("modes", "training"))
     return [problem for rule in rules for problem in rule.problems(run)]
 

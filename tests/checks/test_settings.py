@@ -64,6 +64,7 @@ def test_a_resolved_configuration_is_checked_as_one_with_interpolations(make):
         ({"actor_rollout_ref__rollout__multi_turn__format": "hermess"}, "did you mean 'hermes'"),
         ({"actor_rollout_ref__model__use_remove_padding": 16}, "is true or false"),
         ({"mas__policies": {"main": {"overrides": {"rollout": {"n": 0}}}}}, "overrides.rollout.n=0"),
+        ({"mas__policies": {"main": {"overrides": {"modell": {}}}}}, "main.overrides.modell is not a setting"),
         ({"actor_rollout_ref__actor__optim__lr_scheduler_type": "WSD"}, 'lr_scheduler_type in ["constant", "cosine"]'),
         ({"actor_rollout_ref__rollout__mode": "sync"}, "Rollout mode 'sync' has been removed"),
     ],

@@ -1,4 +1,4 @@
-"""What the commands share: the form of their errors, --out and --force, --json."""
+"""Parts that the commands share: the form of their errors, --out and --force, --json."""
 
 from __future__ import annotations
 

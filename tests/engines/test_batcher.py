@@ -7,7 +7,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen3Config
 
-from verl_mas.engines.transformers import server_name
 from verl_mas.engines.transformers.batcher import Capacity, ContinuousBatcher
 from verl_mas.engines.transformers.request import RequestSampling
 from verl_mas.engines.transformers.server import OneDnnLinear, use_onednn
@@ -134,12 +133,6 @@ def computed(model, monkeypatch):
     return shapes
 
 
-def test_equal_prompts_are_prefilled_once(make_batcher, computed):
-    batcher = make_batcher()
-    serve(batcher, [5, 6, 7], n=5, max_tokens=1)
-    assert computed == [(1, 2), (5, 1)]
-
-
 def test_what_a_running_row_has_of_a_prompt_is_not_computed_again(make_batcher, computed):
     first = list(range(5, 35))
     prompts = [[*first[:10], *range(50, 55)], [*first[:20], 60, 61], first]
@@ -214,17 +207,6 @@ def test_a_prompt_that_cannot_be_served_fails_alone(make_batcher, prompt, refusa
     assert neighbour.finish_reason
 
 
-def test_one_request_can_be_aborted_alone(make_batcher):
-    [alone] = serve(make_batcher(), [9, 8], max_tokens=10, seed=1)
-    batcher = make_batcher()
-    dropped = batcher.submit([5, 6], RequestSampling(max_tokens=50))
-    kept = batcher.submit([9, 8], RequestSampling(max_tokens=10, seed="1 0"))
-    batcher.step()
-    assert batcher.abort([dropped]) == [dropped]
-    run(batcher)
-    assert kept.tokens == alone.tokens
-
-
 def test_the_cache_budget_makes_requests_wait_and_never_fail(make_batcher):
     batcher = make_batcher(capacity=Capacity(cache_bytes=1))
     jobs = [batcher.submit([5, 6], RequestSampling(max_tokens=4)) for _ in range(3)]
@@ -233,12 +215,6 @@ def test_the_cache_budget_makes_requests_wait_and_never_fail(make_batcher):
         batcher.step()
         steps += 1
     assert steps == 12 and all(job.finish_reason for job in jobs)
-
-
-def test_a_batcher_serves_again_when_its_memory_was_released(make_batcher):
-    serve(batcher := make_batcher(), [5, 6], max_tokens=4)
-    batcher.release_memory()
-    assert len(serve(batcher, [5, 6], max_tokens=3)[0].tokens) == 3
 
 
 def test_broken_weights_stop_the_engine_instead_of_giving_text(model, make_batcher):
@@ -341,8 +317,3 @@ def test_verls_sampling_parameters_are_read_and_none_means_the_default():
     )
     assert sampling == RequestSampling(max_tokens=4, temperature=0.5, top_p=0.9, stop=("x",), stop_token_ids=(7,))
     assert RequestSampling.parse(dict(max_tokens=4, stop=None, seed=None, top_k=None)) == RequestSampling(max_tokens=4)
-
-
-def test_server_names_differ_by_policy_and_replica():
-    names = {server_name(policy, replica) for policy in ("main", "critic") for replica in (0, 1)}
-    assert len(names) == 4 and "transformers_server_main_0" in names

@@ -23,7 +23,8 @@ from verl_contract import sources
 from verl_contract.sources import find
 
 from verl_mas.engines import contract
-from verl_mas.engines.contract import Contract, contracts
+from verl_mas.engines.contract import Contract
+from verl_mas.engines.facts import contracts
 from verl_mas.engines.kinds.sglang import IMAGES_MB
 from verl_mas.testing.tiny_vision_model import tiny_vision_model
 

@@ -12,7 +12,7 @@ from verl_mas.engines.transformers.batcher import ContinuousBatcher
 from verl_mas.engines.transformers.lora import Adapters
 from verl_mas.engines.transformers.request import RequestSampling
 from verl_mas.engines.transformers.server import use_onednn
-from verl_mas.errors import EngineLost, RequestError
+from verl_mas.errors import EngineLost
 
 TABLE = {
     "solver": Adapter("solver", rank=8, alpha=16, seed=1),
@@ -81,7 +81,7 @@ def test_every_row_of_a_mixed_batch_has_the_log_probs_of_its_adapter_alone(
     peers[None] = AutoModelForCausalLM.from_pretrained(model_path)
     # Three at a time, so that rows of other adapters take the places of those that end.
     batcher.max_rows = 3
-    asked = [(name, prompt) for prompt in PROMPTS for name in peers for _ in range(2)]
+    asked = [(name, prompt) for prompt in PROMPTS for name in peers]
     jobs = [
         batcher.submit(prompt, RequestSampling(max_tokens=3 + i % 5), name) for i, (name, prompt) in enumerate(asked)
     ]
@@ -158,22 +158,6 @@ def test_an_adapter_without_rows_takes_no_part_in_the_products(model, batcher):
     batcher.submit([5, 6], RequestSampling(max_tokens=3))
     run(batcher)
     assert job.finish_reason
-
-
-def test_an_unknown_adapter_and_one_without_weights_are_refused_and_the_engine_continues(model, peers):
-    adapters = Adapters(model, TABLE)
-    adapters.update("solver", tensors(peers["solver"]))
-    batcher = ContinuousBatcher(model, max_length=512, decode=str, adapters=adapters)
-    running = batcher.submit([5, 6], RequestSampling(max_tokens=3), "solver")
-    batcher.step()
-    with pytest.raises(RequestError, match=r"adapter='slover'\n.*the engine has solver, verifier"):
-        batcher.submit([5, 6], RequestSampling(max_tokens=3), "slover")
-    with pytest.raises(RequestError, match=r"adapter='verifier'\n.*not received its weights"):
-        batcher.submit([5, 6], RequestSampling(max_tokens=3), "verifier")
-    with pytest.raises(RequestError, match="the engine has no adapters"):
-        ContinuousBatcher(model, max_length=512, decode=str).submit([5, 6], RequestSampling(max_tokens=3), "solver")
-    run(batcher)
-    assert running.finish_reason
 
 
 def test_weights_that_are_not_the_adapters_are_refused_and_change_nothing(model, batcher, trained):

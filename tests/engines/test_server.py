@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 from verl.workers.config import HFModelConfig, RolloutConfig
-from verl.workers.rollout.base import get_rollout_class
 from verl.workers.rollout.replica import RolloutMode
 
 from verl_mas.engines.adapters import stream_name
@@ -190,15 +189,6 @@ async def test_adapters_change_together_between_two_tokens_and_the_base_never(ma
     assert len({tuple(log_probs) for log_probs in first}) == 3
 
 
-async def test_a_push_that_is_not_all_adapters_is_refused(make_server):
-    server = make_server(custom={"adapters": TABLE})
-    weights = [(name, tensor) for name, tensor in adapter_weights(server, 1.0) if name.startswith("solver")]
-    with pytest.raises(EngineLost, match="sent nothing of verifier"):
-        await server.update_weights(await anext(pack(weights, 1 << 30)), last=True)
-    with pytest.raises(RequestError, match="not received its weights"):
-        await ask(server, adapter="solver")
-
-
 async def test_a_failed_engine_names_itself_to_running_and_later_calls(make_server, monkeypatch):
     """Also where a caller is cancelled as it fails."""
     server = make_server()
@@ -215,7 +205,3 @@ async def test_a_failed_engine_names_itself_to_running_and_later_calls(make_serv
     for error in failed:
         assert isinstance(error, EngineLost)
         assert "transformers_server_main_0 failed: MemoryError: no more" in str(error)
-
-
-def test_verl_finds_the_adapter_by_name():
-    assert get_rollout_class(ENGINE).__module__ == "verl_mas.engines.transformers.adapter"

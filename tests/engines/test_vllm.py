@@ -123,32 +123,6 @@ async def test_an_engine_in_phases_keeps_its_weights_which_verls_own_sleep_would
         await server.generate("reply")
 
 
-@pytest.mark.parametrize(
-    ("calls", "says"),
-    [
-        (["sleep", "sleep"], "sleep of an engine without"),
-        (["wake"], "asleep are"),
-        (["sleep", "load"], "weights are written"),
-        (["request", "sleep"], "1 requests run"),
-        (["sleep", "serve"], "a request to an engine without"),
-    ],
-)
-async def test_the_recorder_finds_calls_out_of_order(calls, says):
-    engine = Engine()
-
-    async def play():
-        for call in calls:
-            if call == "request":
-                engine.running += 1
-            elif call in ("load", "serve"):
-                engine.check_loads() if call == "load" else engine.check_serves()
-            else:
-                await (engine.sleep(2) if call == "sleep" else engine.wake_up())
-
-    with pytest.raises(AssertionError, match=says):
-        await play()
-
-
 async def test_an_abort_does_not_wait_for_requests_in_the_queue_of_the_engine():
     class Waiting:
         """verl's server: its abort waits until every request has a token, or has ended."""

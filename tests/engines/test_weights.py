@@ -5,10 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
-from verl_mas.engines.transformers.batcher import ContinuousBatcher
-from verl_mas.engines.transformers.request import RequestSampling
 from verl_mas.engines.transformers.weights import WeightUpdate, pack
 from verl_mas.errors import EngineLost
 
@@ -68,19 +65,3 @@ def test_a_missing_an_unknown_and_a_misshapen_weight_are_named(model):
     ):
         with pytest.raises(EngineLost, match=says):
             send(model, wrong)
-
-
-def test_an_updated_engine_replies_like_a_new_one_with_those_weights(model, model_path):
-    fresh = AutoModelForCausalLM.from_pretrained(model_path)
-    fresh.load_state_dict(other(fresh))
-    before = reply(model)
-    send(model, other(model))
-    assert reply(model) == reply(fresh) != before
-
-
-def reply(model):
-    batcher = ContinuousBatcher(model, max_length=512, decode=str)
-    job = batcher.submit([5, 6], RequestSampling(max_tokens=9, seed=0))
-    while not batcher.idle:
-        batcher.step()
-    return job.log_probs

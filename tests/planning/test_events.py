@@ -1,22 +1,22 @@
-"""What a GPU holds at each moment, with several policies on it."""
+"""Memory of a GPU with several policies at each moment."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from small_model import MODEL, TRAINING
+from small_model import MODEL, POLICY
 
 from verl_mas.planning import events
 from verl_mas.planning.events import LOG_PROBS, ROLLOUT, START, SYNC, UPDATE, Pool
 from verl_mas.planning.hardware import GIB
-from verl_mas.planning.load import Policy, ServingLoad
 
 CARD = 80 * GIB
-OFFLOADED = replace(TRAINING, param_offload=True, optimizer_offload=True)
-A = Policy("a", MODEL, ServingLoad("vllm", 0.3, row=100, context=200), OFFLOADED)
+OFFLOADED = {"param_offload": True, "optimizer_offload": True}
+HELD = replace(POLICY, name="a", fraction=0.3, row=100, max_model_len=200)
+A = replace(HELD, **OFFLOADED)
 B = replace(A, name="b")
-FROZEN = replace(A, name="c", training=None)
+FROZEN = replace(A, name="c", trains=False)
 
 
 def totals(pool: Pool, phase: str) -> list[float]:
@@ -35,7 +35,7 @@ def test_policies_start_in_turn_beside_the_sleeping_engines_of_those_before():
 
 
 def test_what_is_free_for_sglang_is_what_those_before_leave():
-    a, b = (replace(p, serving=replace(p.serving, engine="sglang")) for p in (A, B))
+    a, b = (replace(p, engine="sglang") for p in (A, B))
     pool = Pool([a, b], CARD)
     assert pool.caches["a"] - pool.caches["b"] == pytest.approx(0.3 * 3.5 * GIB)
 
@@ -52,7 +52,7 @@ def test_an_update_has_the_sleeping_engines_and_the_contexts_of_the_others():
 
 
 def test_without_offload_the_others_stay_on_the_gpu():
-    held = replace(B, training=TRAINING)
+    held = replace(HELD, name="b")
     moved, kept = (totals(Pool([A, other], CARD), LOG_PROBS)[0] for other in (B, held))
     assert (kept - moved) * GIB == pytest.approx(12 * MODEL.parameters / 4)
 
@@ -64,8 +64,8 @@ def test_a_frozen_policy_has_an_engine_and_nothing_else():
 
 
 def test_lora_and_fsdp1_load_their_parameters_for_the_sync():
-    for training in (replace(OFFLOADED, adapter=8000), replace(OFFLOADED, fsdp2=False)):
-        assert events.staged(replace(A, training=training)) == {"parameters": 4 * MODEL.parameters / 4}
+    for policy in (replace(A, adapter=8000), replace(A, fsdp2=False)):
+        assert events.staged(policy) == {"parameters": 4 * MODEL.parameters / 4}
     assert events.staged(A) == {}
 
 
@@ -74,24 +74,35 @@ def test_the_host_is_fullest_while_a_tied_model_is_read_or_once_training_has_beg
     assert early == {"a model being loaded": 4 * 4 * MODEL.parameters}
     late = Pool([A, B, replace(A, name="d")], CARD).host(4)
     assert set(late) == {"parameters", "Adam"}
-    sized = replace(A, serving=replace(A.serving, cache=1 << 30))
+    sized = replace(A, cache_bytes=1 << 30)
     together = Pool([sized, replace(sized, name="d")], CARD)
     assert together.host(4) == {"models being loaded": 2 * 4 * 4 * MODEL.parameters}
     assert together.caches == {"a": 1 << 30, "d": 1 << 30}, "of its options, whatever the fraction"
 
 
+def test_a_critic_is_loaded_before_its_policy_and_then_waits_on_the_host_if_it_is_offloaded():
+    critic = replace(A, optimizer_offload=False)
+    shards = 4 * (65_536 + 4 * 16_384)  # of 64,000 and 9,000 bytes, rounded up
+    both = Pool([replace(A, critic=critic)], CARD).host(4)
+    assert both == {"a model being loaded": 4 * 4 * MODEL.parameters, "critic": shards}
+    large = replace(HELD, model=replace(MODEL, tensors=(10**9,), tied=False))
+    assert Pool([replace(A, critic=large)], CARD).host(4) == {"a model being loaded": 4 * 10**9}
+    served = replace(large, pool="left", serving_pool="serve", critic=large).at("serve")
+    assert Pool([served], CARD).host(4) == {}, "a pool that only serves has no critic"
+
+
 def test_sglang_has_a_copy_per_replica_on_the_node():
-    wide = replace(A, serving=replace(A.serving, engine="sglang", tensor_parallel=2))
+    wide = replace(A, engine="sglang", tensor_parallel=2)
     untied = replace(wide, model=replace(MODEL, tied=False))
     assert Pool([untied], CARD).host(4)["engines' copies"] == 2 * MODEL.served
 
 
-APART = replace(A, pool="left", engines="serve", training=TRAINING)
+APART = replace(HELD, pool="left", serving_pool="serve")
 
 
 def test_a_policy_that_is_served_elsewhere_has_no_engine_where_it_trains_and_no_trainer_where_it_is_served():
     left, serve = (Pool([APART.at(pool)], CARD) for pool in ("left", "serve"))
-    alone = Pool([replace(A, training=TRAINING)], CARD)
+    alone = Pool([HELD], CARD)
     # The context and the graphs of a sleeping engine are 2.5 GiB.
     assert totals(left, UPDATE)[0] == pytest.approx(totals(alone, UPDATE)[0] - 2.5)
     assert totals(serve, ROLLOUT) == [pytest.approx(24)] and not totals(serve, UPDATE)
@@ -101,7 +112,7 @@ def test_a_policy_that_is_served_elsewhere_has_no_engine_where_it_trains_and_no_
 def test_weights_from_another_pool_arrive_in_two_buckets_while_the_other_engines_serve():
     first, second = APART.at("serve"), replace(APART, name="b").at("serve")
     (alone,) = totals(Pool([first], CARD), SYNC)
-    assert alone * GIB == pytest.approx(2.5 * GIB + MODEL.served + 3 * first.serving.bucket)
+    assert alone * GIB == pytest.approx(2.5 * GIB + MODEL.served + 3 * first.bucket)
     assert totals(Pool([first, second], CARD), SYNC) == [pytest.approx(alone + 24)] * 2
 
 
@@ -123,4 +134,4 @@ def test_a_snapshot_gets_its_weights_into_a_bucket_beside_its_engine_awake():
 def test_a_sender_has_two_buckets_and_the_tensor_that_it_gathers():
     (sends,) = totals(Pool([APART.at("left")], CARD), SYNC)
     (rests,) = totals(Pool([APART.at("left")], CARD), ROLLOUT)
-    assert (sends - rests) * GIB == pytest.approx(2 * APART.serving.bucket + 4 * MODEL.largest)
+    assert (sends - rests) * GIB == pytest.approx(2 * APART.bucket + 4 * MODEL.largest)

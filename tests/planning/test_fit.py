@@ -1,4 +1,4 @@
-"""Whether a pool fits, and that what is recommended does."""
+"""Whether a pool fits, and that the recommended settings make it fit."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from verl_mas.planning.events import Pool
 from verl_mas.planning.fit import fits, fixes, odds, one_row, room, too_small, worst
 from verl_mas.planning.hardware import SAFE, parse_gpus
 from verl_mas.planning.known_models import known
-from verl_mas.planning.load import Policy, ServingLoad, TrainingLoad
+from verl_mas.planning.load import Policy
 from verl_mas.planning.model import size_of
 
 CARD = parse_gpus("8x80").card
-TRAINING = TrainingLoad(8, 16384, 16384, param_offload=True, optimizer_offload=True)
+TRAINED = {"trains": True, "shards": 8, "update_tokens": 16384, "log_prob_tokens": 16384}
+TRAINED |= {"param_offload": True, "optimizer_offload": True}
 
 
 def policies(name: str, *fractions: float, engine: str = "vllm", **settings: object) -> list[Policy]:
-    served = ServingLoad(engine, 0.5, row=4096, **settings)
     found = [
-        Policy(f"p{number}", size_of(known(name)), replace(served, fraction=fraction), TRAINING)
+        Policy(f"p{number}", size_of(known(name)), engine, fraction, row=4096, **TRAINED, **settings)
         for number, fraction in enumerate(fractions)
     ]
     return found if len(found) == 1 else [replace(p, section=f"++mas.policies.{p.name}.overrides") for p in found]
@@ -51,21 +51,21 @@ def test_the_recommended_settings_leave_other_policies_alone_where_there_is_one(
 
 
 def test_a_fixed_micro_batch_that_is_too_large_becomes_one_by_tokens_for_updates_and_log_probs():
-    fixed = replace(TRAINING, update_tokens=65536, log_prob_tokens=65536, by_tokens=False)
     (policy,) = policies("Qwen/Qwen3-8B", 0.5)
-    (setting, *_) = fixes(Pool([replace(policy, training=fixed)], CARD), 8)
+    fixed = replace(policy, update_tokens=65536, log_prob_tokens=65536, by_tokens=False)
+    (setting, *_) = fixes(Pool([fixed], CARD), 8)
     section = "actor_rollout_ref"
     assert f"{section}.actor.use_dynamic_bsz=true {section}.rollout.log_prob_use_dynamic_bsz=true" in setting
-    (setting, *_) = fixes(Pool([replace(policy, training=replace(fixed, by_tokens=True))], CARD), 8)
+    (setting, *_) = fixes(Pool([replace(fixed, by_tokens=True)], CARD), 8)
     assert "dynamic_bsz" not in setting
 
 
 def test_gpus_that_the_run_does_not_use_are_recommended_where_they_are_enough():
-    held = [replace(policy, training=replace(TRAINING, shards=4)) for policy in policies("Qwen/Qwen3-14B", 0.6)]
+    held = [replace(policy, shards=4) for policy in policies("Qwen/Qwen3-14B", 0.6)]
     pool, more = Pool(held, CARD), ("trainer.n_gpus_per_node=8", 8)
     assert not fits(pool)
     assert more[0] in fixes(pool, 4, more) and more[0] not in fixes(pool, 4)
-    fixed = [replace(policy, training=replace(TRAINING, shards=2)) for policy in held]  # fsdp_size=2
+    fixed = [replace(policy, shards=2) for policy in held]  # fsdp_size=2
     assert more[0] not in fixes(Pool(fixed, CARD), 4, more)
 
 
@@ -78,20 +78,20 @@ def test_a_share_of_the_card_is_left_free_and_nothing_is_recommended_where_nothi
 
 def test_the_largest_micro_batch_that_fits_is_recommended_and_says_what_it_costs():
     (policy,) = policies("Qwen/Qwen3-8B", 0.5)
-    large = replace(policy, training=replace(TRAINING, update_tokens=100_000, log_prob_tokens=20_000))
+    large = replace(policy, update_tokens=100_000, log_prob_tokens=20_000)
     (setting,) = [fix for fix in fixes(Pool([large], CARD), 8) if "max_token_len" in fix]
     assert "ppo_max_token_len_per_gpu=32768" in setting and "log_prob_max_token_len_per_gpu=20000" in setting
     assert setting.endswith("(it costs: micro batches of 32,768 tokens, so up to 3.05 times as many as with 100,000)")
-    assert not fits(Pool([replace(large, training=replace(TRAINING, update_tokens=65_536))], CARD))
+    assert not fits(Pool([replace(policy, update_tokens=65_536)], CARD))
 
 
 def test_a_pool_with_one_longest_row_has_room_for_a_share_of_its_micro_batches():
     (policy,) = policies("Qwen/Qwen3-8B", 0.5)
-    pool = Pool([replace(policy, training=replace(TRAINING, update_tokens=100_000))], CARD)
+    pool = Pool([replace(policy, update_tokens=100_000)], CARD)
     assert not fits(pool) and fits(one_row(pool))
     share = room(pool)
-    assert fits(pool.of([replace(policy, training=replace(TRAINING, update_tokens=int(share * 100_000)))]))
-    assert not fits(pool.of([replace(policy, training=replace(TRAINING, update_tokens=int((share + 0.01) * 100_000)))]))
+    assert fits(pool.of([replace(policy, update_tokens=int(share * 100_000))]))
+    assert not fits(pool.of([replace(policy, update_tokens=int((share + 0.01) * 100_000))]))
     assert room(Pool(policies("Qwen/Qwen3-8B", 0.95), CARD)) == 0.0
 
 

@@ -1,4 +1,4 @@
-"""The formulas get what the configuration of a policy says."""
+"""A policy is read from its configuration."""
 
 from __future__ import annotations
 
@@ -28,26 +28,25 @@ def read(two) -> Callable[..., Policy]:
 
 def test_a_policy_that_shares_its_pool_is_offloaded_and_divided_among_its_gpus(read):
     policy = read()
-    training = policy.training
-    assert training.param_offload and training.optimizer_offload and training.shards == 4 and not training.reference
+    assert policy.param_offload and policy.optimizer_offload and policy.shards == 4 and not policy.reference
     assert policy.section == "++mas.policies.a.overrides"
     size = {"actor_rollout_ref__actor__fsdp_config__fsdp_size": 2}
-    kept = read(mas__pools__shared={"offload": False}, **size).training
+    kept = read(mas__pools__shared={"offload": False}, **size)
     assert not kept.param_offload and not kept.optimizer_offload and kept.shards == 2
-    assert read(mas__policies__a__trainable=False).training is None
+    assert read(mas__policies__a__trainable=False).trains is False
 
 
 def test_micro_batches_have_the_budget_or_the_longest_rows(read):
     budget = {"actor_rollout_ref__actor__ppo_max_token_len_per_gpu": 5000}
     known = read(**budget)
-    assert known.training.update_tokens == 5000
-    row = known.serving.row
+    assert known.update_tokens == 5000
+    row = known.row
     fixed = {
         "actor_rollout_ref__actor__use_dynamic_bsz": False,
         "actor_rollout_ref__actor__ppo_micro_batch_size_per_gpu": 3,
         "actor_rollout_ref__rollout__log_prob_micro_batch_size_per_gpu": 7,
     }
-    training = read(**budget, **fixed).training
+    training = read(**budget, **fixed)
     assert (training.update_tokens, training.log_prob_tokens) == (3 * row, 7 * row)
 
 
@@ -55,10 +54,10 @@ def test_images_have_at_most_the_prompts_part_of_a_micro_batch(two):
     config = two(trainer__device="cuda", trainer__n_gpus_per_node=4)
     run = settled(Run.of(config))
     sighted, row = read_policy(run, "a", SEEING), config.data.max_prompt_length + config.data.max_response_length
-    assert sighted.training.images == config.data.max_prompt_length / row
+    assert sighted.images == config.data.max_prompt_length / row
     assert any("images" in note for note in sighted.notes)
     blind, other = read_policy(run, "a", MODEL), read_policy(run, "a", replace(SEEING, vision=None))
-    assert blind.training.images == other.training.images == 0
+    assert blind.images == other.images == 0
     assert any("vision tower" in note for note in other.notes) and not any("vision" in note for note in blind.notes)
 
 
@@ -69,21 +68,21 @@ def test_logits_are_copied_at_a_temperature_that_is_not_1_also_at_that_of_an_age
         "actor_rollout_ref__actor__fsdp_config__use_torch_compile": True,
     }
     cold = {"actor_rollout_ref__rollout__temperature": 1.0}
-    training = read(**attention, **cold).training
+    training = read(**attention, **cold)
     # The gradient is written into the logits; entropy in the loss needs them once more.
     assert (training.logits, training.logits_update) == (2, 2)
     entropy = {"actor_rollout_ref__actor__entropy_coeff": 0.1}
-    assert read(**{**attention, **entropy}, **cold).training.logits_update == 6
+    assert read(**{**attention, **entropy}, **cold).logits_update == 6
     for hot in (
         {"actor_rollout_ref__rollout__temperature": 0.7},
         {**cold, "mas__agents__solver__sampling": {"temperature": 0.7}},
     ):
-        training = read(**attention, **hot).training
+        training = read(**attention, **hot)
         assert (training.logits, training.logits_update) == (4, 6)
     # Blocks write the gradient beside the logits.
     sdpa = {**attention, "actor_rollout_ref__model__override_config__attn_implementation": "sdpa"}
-    assert read(**sdpa, **cold).training.logits_update == 4
-    fused = read(**attention, **cold, actor_rollout_ref__model__use_fused_kernels=True).training
+    assert read(**sdpa, **cold).logits_update == 4
+    fused = read(**attention, **cold, actor_rollout_ref__model__use_fused_kernels=True)
     assert fused.path.log_probs == FUSED
 
 
@@ -92,31 +91,31 @@ def test_rows_of_agents_that_exchange_their_policies_have_the_temperatures_of_al
         "actor_rollout_ref__rollout__temperature": 1.0,
         "mas__agents__verifier__sampling": {"temperature": 0.7},
     }
-    swapped = read(**settings, mas__swap__agents=["solver", "verifier"]).training.logits
-    assert swapped > read(**settings).training.logits
+    swapped = read(**settings, mas__swap__agents=["solver", "verifier"]).logits
+    assert swapped > read(**settings).logits
 
 
 def test_a_reference_is_a_second_model_unless_the_adapter_can_be_left_out(read):
     loss = {"actor_rollout_ref__actor__use_kl_loss": True}
-    assert read(**loss).training.reference
+    assert read(**loss).reference
     lora = read(**loss, actor_rollout_ref__model__lora_rank=8)
-    assert not lora.training.reference and lora.training.adapter == 8 * 1000
+    assert not lora.reference and lora.adapter == 8 * 1000
 
 
 def test_an_engine_that_reserves_no_share_of_the_gpu_has_no_fraction(read):
     served = read(actor_rollout_ref__rollout__gpu_memory_utilization=0.4)
-    assert served.serving.fraction is None and "rollout.name=transformers is estimated as vLLM" in served.notes[0]
+    assert served.fraction is None and "rollout.name=transformers is estimated as vLLM" in served.notes[0]
     own = {"rollout": {"name": "vllm", "gpu_memory_utilization": 0.4, "max_model_len": 99, "enforce_eager": True}}
-    serving = read(mas__policies__a__overrides=own).serving
-    assert (serving.fraction, serving.context, serving.graphs) == (0.4, 99, False)
+    serving = read(mas__policies__a__overrides=own)
+    assert (serving.fraction, serving.max_model_len, serving.graphs) == (0.4, 99, False)
 
 
 def test_packed_rows_have_a_mask_unless_flash_attn_computes_them(read):
     packed = {"actor_rollout_ref__model__use_remove_padding": True}
     attention = "actor_rollout_ref__model__override_config__attn_implementation"
-    assert read(**packed, **{attention: "sdpa"}).training.path.masked
-    assert not read(**packed, **{attention: "flash_attention_3"}).training.path.masked
-    padded = read(actor_rollout_ref__model__use_remove_padding=False, **{attention: "sdpa"}).training
+    assert read(**packed, **{attention: "sdpa"}).path.masked
+    assert not read(**packed, **{attention: "flash_attention_3"}).path.masked
+    padded = read(actor_rollout_ref__model__use_remove_padding=False, **{attention: "sdpa"})
     assert not (padded.path.packed or padded.path.masked)
 
 
@@ -131,17 +130,17 @@ def test_a_base_has_the_adapters_of_its_policies(two):
     own = {"a": {"adapter_of": "main"}, "b": {"adapter_of": "main", "overrides": {"model": b}}}
     config = two(**gpus, mas__policies=own, actor_rollout_ref__model__lora_rank=8)
     base = read_policy(settled(Run.of(config)), "main", MODEL)
-    assert base.training is not None
-    assert (base.training.adapters, base.training.adapter) == ((8 * 1000, 4 * 400), 0)
-    assert base.serving.adapter and base.serving.ranks == 2 * 8
-    assert not base.training.param_offload  # It is alone on its pool.
+    assert (base.adapters, base.adapter) == ((8 * 1000, 4 * 400), 0)
+    assert base.serves_adapters and base.ranks == 2 * 8
+    assert not base.param_offload  # It is alone on its pool.
 
 
 def test_a_critic_is_offloaded_with_its_policy_and_has_micro_batches_of_its_own(read):
     gae = {"algorithm__adv_estimator": "gae"}
-    assert read().training.critic is None
-    critic = read(**gae).training.critic
-    assert critic.training.param_offload and critic.training.optimizer_offload and critic.training.critic is None
-    assert (critic.training.update_tokens, critic.training.logits, critic.model.parameters) == (32768, 0, N)
+    assert read().critic is None
+    critic = read(**gae).critic
+    assert critic.param_offload and critic.optimizer_offload and critic.critic is None
+    assert (critic.update_tokens, critic.logits, critic.model.parameters) == (32768, 0, N)
     kept = read(**gae, mas__pools__shared={"offload": False}, critic__ppo_infer_max_token_len_per_gpu=4096)
-    assert not kept.training.critic.training.param_offload and kept.training.critic.training.update_tokens == 4096
+    assert not kept.critic.param_offload and kept.critic.update_tokens == 4096
+    assert (critic.element, read(**gae, critic__fsdp__model_dtype="bf16").critic.element) == (4, 2)

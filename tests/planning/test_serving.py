@@ -1,27 +1,26 @@
-"""What an engine holds: the two meanings of its fraction, and what stays when it sleeps."""
+"""Memory of an engine: the two meanings of its fraction, and the memory that stays when it sleeps."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from small_model import MODEL, SEEING, TRAINING
+from small_model import MODEL, POLICY, SEEING
 
 from verl_mas.planning import serving
 from verl_mas.planning.hardware import GIB
-from verl_mas.planning.load import Policy, ServingLoad
 
 CARD, FREE = 80 * GIB, 70 * GIB
-VLLM, SGLANG = ServingLoad("vllm", 0.5), ServingLoad("sglang", 0.5)
+VLLM, SGLANG = POLICY, replace(POLICY, engine="sglang")
 
 
 def test_vllm_takes_its_fraction_of_the_whole_card_with_context_and_graphs():
-    held = serving.awake(MODEL, VLLM, serving.kv_cache(MODEL, VLLM, CARD, FREE))
+    held = serving.awake(VLLM, serving.kv_cache(VLLM, CARD, FREE))
     assert sum(held.values()) == pytest.approx(0.5 * CARD)
 
 
 def test_sglang_takes_its_fraction_of_what_is_free_and_has_context_and_graphs_beside_it():
-    held = serving.awake(MODEL, SGLANG, serving.kv_cache(MODEL, SGLANG, CARD, FREE))
+    held = serving.awake(SGLANG, serving.kv_cache(SGLANG, CARD, FREE))
     assert held["weights"] + held["KV cache"] == pytest.approx(0.5 * FREE)
     assert sum(held.values()) - 0.5 * FREE == pytest.approx(2.5 * GIB)
 
@@ -29,29 +28,29 @@ def test_sglang_takes_its_fraction_of_what_is_free_and_has_context_and_graphs_be
 def test_an_engine_tries_the_largest_image_when_it_starts():
     """By hand: 16,384 tokens of four patches, and one layer that is 32 wide. vLLM's are in its fraction."""
     image = 2 * 4 * 16_384 * (8 * 32 + 3 * 16)
-    caches = [serving.kv_cache(model, VLLM, CARD, FREE) for model in (MODEL, SEEING)]
-    assert caches[0] - caches[1] == image == serving.awake(SEEING, SGLANG, 0)["images"]
-    assert sum(serving.asleep(SEEING, VLLM, 0).values()) == sum(serving.asleep(MODEL, VLLM, 0).values())
+    caches = [serving.kv_cache(policy, CARD, FREE) for policy in (VLLM, replace(VLLM, model=SEEING))]
+    assert caches[0] - caches[1] == image == serving.awake(replace(SGLANG, model=SEEING), 0)["images"]
+    assert serving.asleep(replace(VLLM, model=SEEING), 0) == serving.asleep(VLLM, 0)
 
 
 def test_weights_are_divided_by_tensor_and_pipeline_parallel_ranks_and_copied_by_data_parallel_ones():
     wide = replace(VLLM, tensor_parallel=2, pipeline_parallel=2, data_parallel=3)
     assert wide.replica == 12
-    assert serving.weights(MODEL, wide) == MODEL.served / 4
-    assert serving.kv_per_token(MODEL, wide) == MODEL.kv_bytes() / 4
+    assert serving.weights(wide) == MODEL.served / 4
+    assert serving.kv_per_token(wide) == MODEL.kv_bytes() / 4
 
 
 def test_an_engine_without_a_fraction_holds_its_longest_batch():
-    embedded = ServingLoad("transformers", None, sequences=10, row=100)
-    assert serving.kv_cache(MODEL, embedded, CARD, FREE) == 1000 * serving.kv_per_token(MODEL, embedded)
+    embedded = replace(POLICY, engine="transformers", fraction=None, sequences=10, row=100)
+    assert serving.kv_cache(embedded, CARD, FREE) == 1000 * serving.kv_per_token(embedded)
 
 
 def test_asleep_the_context_and_the_graphs_stay_and_what_an_engine_does_not_free():
-    assert sum(serving.asleep(MODEL, VLLM, 0).values()) == pytest.approx(2.5 * GIB)
-    assert sum(serving.asleep(MODEL, replace(VLLM, graphs=False), 0).values()) == pytest.approx(1.5 * GIB)
-    assert serving.asleep(MODEL, replace(VLLM, sleeps=False), 30 * GIB)["KV cache"] == 30 * GIB
+    assert sum(serving.asleep(VLLM, 0).values()) == pytest.approx(2.5 * GIB)
+    assert sum(serving.asleep(replace(VLLM, graphs=False), 0).values()) == pytest.approx(1.5 * GIB)
+    assert serving.asleep(replace(VLLM, sleeps=False), 30 * GIB)["KV cache"] == 30 * GIB
     for engine, weights in ((SGLANG, MODEL.served), (VLLM, 0)):
-        assert serving.asleep(MODEL, replace(engine, adapter=True), 0)["weights"] == weights
+        assert serving.asleep(replace(engine, serves_adapters=True), 0)["weights"] == weights
 
 
 @pytest.mark.parametrize(
@@ -65,17 +64,17 @@ def test_asleep_the_context_and_the_graphs_stay_and_what_an_engine_does_not_free
     ],
 )
 def test_sglang_always_has_a_copy_in_host_memory_and_vllm_where_it_keeps_its_weights(engine, frozen, phases, copies):
-    served = ServingLoad(engine, None if engine == "transformers" else 0.5)
-    policy = Policy("p", MODEL, served, None if frozen else TRAINING)
+    fraction = None if engine == "transformers" else 0.5
+    policy = replace(POLICY, engine=engine, fraction=fraction, trains=not frozen)
     assert serving.host_copy(policy, phases=phases) == copies * MODEL.served
 
 
 def test_weights_arrive_in_a_bucket_beside_the_largest_tensor_in_float32():
-    held = serving.syncing(Policy("p", MODEL, VLLM, TRAINING))
+    held = serving.syncing(VLLM)
     assert (held["bucket"], held["gathered tensor"]) == (2 * GIB, 4 * MODEL.largest)
-    assert "bucket" not in serving.syncing(Policy("p", MODEL, VLLM, None))  # it reads its checkpoint
+    assert "bucket" not in serving.syncing(replace(VLLM, trains=False))  # it reads its checkpoint
 
 
 def test_an_engine_has_a_slot_of_the_largest_rank_for_every_adapter():
-    slots = replace(VLLM, adapter=True, ranks=2 * 8)
-    assert serving.weights(MODEL, slots) - serving.weights(MODEL, VLLM) == 2 * 16 * MODEL.adapted()
+    slots = replace(VLLM, serves_adapters=True, ranks=2 * 8)
+    assert serving.weights(slots) - serving.weights(VLLM) == 2 * 16 * MODEL.adapted()

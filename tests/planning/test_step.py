@@ -1,4 +1,4 @@
-"""What a step samples and how long it takes."""
+"""Rows of a step, and the seconds that it takes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 from recipe_configs import composed
-from small_model import MODEL, TRAINING, N
+from small_model import MODEL, N
+from small_model import POLICY as SMALL
 
 from verl_mas.config.run import Run
-from verl_mas.planning.load import Policy, ServingLoad
+from verl_mas.planning.load import Policy
 from verl_mas.planning.path import BLOCKS, FLASH, FUSED, TRAFFIC, TrainingPath
 from verl_mas.planning.step import (
     Assumed,
@@ -26,8 +27,7 @@ from verl_mas.planning.step import (
 # A GPU of 1e12 FLOPs and 1e12 bytes in a second, which uses all of both.
 ASSUMED = Assumed(tflops=1.0, mfu=1.0, bandwidth=1.0, mbu=1.0, launch=0.001, link=1.0)
 STEP = Step(100, 2.0, 2.0, 40, 60, 40, 400, 400, {}, ASSUMED, None)
-SERVED = ServingLoad("vllm", 0.5, row=512)
-POLICY = Policy("p", MODEL, SERVED, TRAINING, rows=200.0, updates=2, trainers=4, servers=4, cache=10**6)
+POLICY = replace(SMALL, row=512, rows=200.0, updates=2, trainers=4, servers=4, kv_tokens=10**6)
 
 
 def run(recipe: str) -> Run:
@@ -65,10 +65,9 @@ def test_rows_are_those_of_the_agents_on_a_policy_and_of_adapters_on_their_base(
 
 def test_micro_batches_by_tokens_are_filled_and_others_shrink_with_their_rows():
     filled, few = expected(POLICY, STEP), expected(replace(POLICY, rows=4), STEP)
-    assert filled.training == TRAINING
-    assert (few.training.update_tokens, few.training.log_prob_tokens) == (50, 100)
-    fixed = replace(POLICY, training=replace(TRAINING, by_tokens=False))
-    assert expected(fixed, STEP).training.update_tokens == int(256 * 100 / 512)
+    assert filled == POLICY
+    assert (few.update_tokens, few.log_prob_tokens) == (50, 100)
+    assert expected(by(by_tokens=False), STEP).update_tokens == int(256 * 100 / 512)
 
 
 def test_training_is_its_flops_and_a_reference_and_checkpointing_are_passes_more():
@@ -80,15 +79,14 @@ def test_training_is_its_flops_and_a_reference_and_checkpointing_are_passes_more
     found = seconds([POLICY], STEP)
     assert (found["log-probs"], found["update"]) == pytest.approx((once + scored, 4 * once + updated))
     assert found["weight sync"] == pytest.approx(2 * N / 1e9)
-    other = replace(TRAINING, reference=True, checkpointing=False, optimizer_offload=True)
-    found = seconds([replace(POLICY, training=other)], STEP)
+    found = seconds([by(reference=True, checkpointing=False, optimizer_offload=True)], STEP)
     assert (found["log-probs"], found["update"]) == pytest.approx((2 * (once + scored), 3 * once + updated))
     assert found["weight sync"] == pytest.approx((2 * N + 2 * 8 * N / 4) / 1e9)
-    assert set(seconds([replace(POLICY, training=None)], STEP)) == {"rollout"}
+    assert set(seconds([replace(POLICY, trains=False)], STEP)) == {"rollout"}
 
 
 def by(**training) -> Policy:
-    return replace(POLICY, training=replace(TRAINING, **training))
+    return replace(POLICY, **training)
 
 
 def test_without_flash_attn_a_token_is_compared_with_its_whole_micro_batch_at_half_the_speed():
@@ -138,9 +136,9 @@ def test_a_rollout_takes_as_long_as_the_longest_session_or_as_the_engines_are_bu
     alone = 1e-6 + forward(MODEL, 50) / 1e12
     few = replace(POLICY, rows=4)
     assert seconds([few], replace(STEP, sessions=2))["rollout"] == pytest.approx((40 + 400) * alone)
-    many = replace(POLICY, rows=20_000, cache=100)  # one request at a time
+    many = replace(POLICY, rows=20_000, kv_tokens=100)  # one request at a time
     prefill = 5000 * 60 * forward(MODEL, 30) / 1e12
     assert seconds([many], replace(STEP, sessions=10_000))["rollout"] == pytest.approx(prefill + 5000 * 40 * alone)
     # More requests at a time read the weights together; policies of one pool are busy one after another.
-    batched = seconds([replace(many, cache=10**6)], replace(STEP, sessions=10_000))["rollout"]
+    batched = seconds([replace(many, kv_tokens=10**6)], replace(STEP, sessions=10_000))["rollout"]
     assert batched < seconds([many, many], replace(STEP, sessions=20_000))["rollout"] / 3

@@ -1,14 +1,9 @@
 import importlib
-import resource
-import subprocess
 import sys
-import time
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from torch import distributed
 from verl.single_controller.ray import base
 
 from verl_mas import platform
@@ -74,57 +69,3 @@ def test_a_rendezvous_is_at_a_port_that_the_kernel_gives_to_no_connection(monkey
     assert platform.unused_ports() is None
     platform.RANGE.write_text("1024\t65535\n")
     assert platform.unused_ports() is None
-
-
-GRABS = """
-import collections, contextlib, socket, sys
-held = collections.deque()
-while True:
-    with contextlib.suppress(OSError):
-        one = socket.socket()
-        one.bind(("", 0))
-        held.append(one)
-    if len(held) == int(sys.argv[1]):
-        held.popleft().close()
-"""
-
-
-@contextmanager
-def others_take_ports():
-    """Two processes keep most of the kernel's ports, and never the same ones for long."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    count = min(12_000, hard - 100)
-
-    def more_files():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-    with ExitStack() as running:
-        for _ in range(2):
-            command = [sys.executable, "-c", GRABS, str(count)]
-            process = running.enter_context(subprocess.Popen(command, preexec_fn=more_files))
-            running.callback(process.kill)
-        time.sleep(1)
-        yield
-
-
-def collisions(starts, range_of):
-    """Of starts whose rendezvous is where verl's worker group looks in a range, as its workers start it."""
-    choose, met = vars(base.get_master_addr_port)["_function"], 0
-    for _ in range(starts):
-        _, port = choose(range_of())
-        # Until then workers start, which takes seconds.
-        time.sleep(0.05)
-        try:
-            distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
-            distributed.destroy_process_group()
-        except distributed.DistNetworkError:
-            met += 1
-    return met
-
-
-@pytest.mark.nightly
-def test_none_of_two_hundred_starts_in_a_row_meets_a_port_in_use_while_others_take_ports(monkeypatch):
-    monkeypatch.setattr(base.ray.util, "get_node_ip_address", lambda: "127.0.0.1")
-    with others_take_ports():
-        assert collisions(200, platform.unused_ports) == 0
-        assert collisions(30, lambda: None) > 0, "without the range verl meets some"

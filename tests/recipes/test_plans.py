@@ -36,7 +36,7 @@ def test_the_published_hours_are_within_a_factor_of_three_of_the_plan(
     monkeypatch.setattr(run, "compose", composed)
     assumed = Assumed(steps=int(steps.replace(",", "")))
     plan, _ = plan_command([recipe], parse_gpus(f"{gpus}x80"), assumed)
-    assert (f"{plan.time.hours:.0f}", f"{plan.time.hours / int(published):.1f}") == (hours, factor)
+    assert (f"{plan.time['hours']:.0f}", f"{plan.time['hours'] / int(published):.1f}") == (hours, factor)
     assert 1 / 3.05 < float(factor) < 3.05
 
 
@@ -50,8 +50,8 @@ def test_a_row_of_a_page_has_the_number_of_the_plan_and_it_fits(arguments, gpus,
     hardware = parse_gpus(f"{gpus}x{size}")
     plan, report = plan_command(arguments.split(), hardware)
     assert plan is not None and plan.fits, report.problems
-    assert sum(pool.nodes * pool.gpus_per_node for pool in plan.pools.values()) == int(gpus)
-    worst = max(pool.gpu for pool in plan.pools.values())
+    assert sum(pool["nodes"] * pool["gpus_per_node"] for pool in plan.pools.values()) == int(gpus)
+    worst = max(pool["gpu"] for pool in plan.pools.values())
     assert memory == f"{worst:.1f} GiB" and worst <= SAFE * hardware.card / 2**30
     sdpa = "++actor_rollout_ref.model.override_config.attn_implementation=sdpa"
     without, report = plan_command([*arguments.split(), sdpa], hardware)

@@ -1,10 +1,10 @@
-"""A model of round numbers for tests of formulas, and how it is trained."""
+"""A policy with a model of round numbers, for tests of formulas."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from verl_mas.planning.load import TrainingLoad
+from verl_mas.planning.load import Policy
 from verl_mas.planning.model import ModelSize, Vision
 
 # One embedding of 1,000 x 64, and four layers of 9,000.
@@ -25,4 +25,4 @@ MODEL = ModelSize(
 VISION = Vision(layers=2, hidden=32, intermediate=16, merged=4, pixels=100, layer=4_000)
 SEEING = replace(MODEL, tower=10_000, vision=VISION)
 N = 100_000
-TRAINING = TrainingLoad(shards=4, update_tokens=256, log_prob_tokens=512)
+POLICY = Policy("p", MODEL, "vllm", 0.5, trains=True, shards=4, update_tokens=256, log_prob_tokens=512)

@@ -30,6 +30,7 @@ from verl_mas import (
     register_workflow,
     within,
 )
+from verl_mas.engines.facts import EngineFacts, EngineMemory
 
 
 @register_workflow("acme_guess")
@@ -129,4 +130,10 @@ class Adapter:
     """Would send them weights."""
 
 
-register_engine("acme", replica=f"{__name__}.Replica", adapter=f"{__name__}.Adapter")
+FACTS = EngineFacts(
+    gpu_fraction=True,
+    memory=EngineMemory(of_free=True, holds_context=False),
+    batch_limit=True,
+    sampling=lambda: frozenset({"temperature", "top_p", "max_tokens"}),
+)
+register_engine("acme", replica=f"{__name__}.Replica", adapter=f"{__name__}.Adapter", facts=FACTS)

@@ -1,4 +1,4 @@
-"""An entry of each kind, added without a change to verl-mas: by an installed package, or as a file of mas.plugins."""
+"""An entry of each kind is one file: of an installed package, or of mas.plugins. An engine brings its facts with it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ HERE = Path(__file__).parent
 USES = """
 import asyncio
 import sys
+from dataclasses import replace
+from types import SimpleNamespace
 import torch
 from verl.workers.rollout.base import get_rollout_class
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 from verl_mas import AdvantageInput, BranchSpec, Execution, ScriptedLLM, Task, board, cli
 from verl_mas import Stdio, compute_advantages, run, run_tests
+from verl_mas.checks.run import examine_command
 from verl_mas.config.schema import MasConfig
+from verl_mas.engines.sampling import sampling_errors
+from verl_mas.planning.fit import needed_tokens
+from verl_mas.planning.load import ServingLoad
 from verl_mas.user_code import load_user_code
 
 plugins, out = sys.argv[1:-1], sys.argv[-1]
@@ -40,14 +46,20 @@ assert names == ("Replica", "Adapter")
 plugged = [f"--plugins={plugin}" for plugin in plugins]
 rows = ["--train-rows", "8", "--test-rows", "2"]
 assert cli.main(["data", "puzzle", "acme_countdown", "--out", out, *rows, *plugged]) == 0
+rollout = "actor_rollout_ref.rollout"
 settings = "mas.workflow.name=acme_guess algorithm.adv_estimator=acme_mean mas.branch.commit=acme_last mas.branch.k=2"
 model = "actor_rollout_ref.rollout.name=acme actor_rollout_ref.model.path=owner/tiny"
 sizes = "data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=8 actor_rollout_ref.rollout.n=4"
 team = f"+mas=team +platform=cpu {settings} {model} {sizes} mas.plugins={plugins}"
 team += f" data.train_files={out}/train.parquet data.val_files={out}/test.parquet"
-team = team.replace("'", "").split()
-assert cli.main(["check", *team]) == 0
-assert cli.main(["check", *team, "mas.reward.preset=sparse"]) == 1
+command = team.replace("'", "").split()
+assert cli.main(["check", *command]) == 0
+# The facts of the engine: for the plan, for an act, and for the checks.
+of_free = ServingLoad("acme", 0.5)
+assert (of_free.memory.of_free, needed_tokens(SimpleNamespace(serving=replace(of_free, row=7)))) == (True, 7)
+assert [error.value for error in sampling_errors({"min_p": 0.1}, "acme", "act")] == ["act.min_p=0.1"]
+assert "max_num_batched_tokens=9" in examine_command([*command, f"{rollout}.max_num_batched_tokens=9"]).problems
+assert cli.main(["check", *command, "mas.reward.preset=sparse"]) == 1
 """
 
 

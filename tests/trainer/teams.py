@@ -6,7 +6,7 @@ import asyncio
 import random
 
 from verl_mas.testing import letters
-from verl_mas.workflow import Outcome, Task, Team, ToolResult, Workflow
+from verl_mas.workflow import Outcome, Task, Team, Workflow
 
 
 class Pair(Workflow):
@@ -85,30 +85,6 @@ class Late(Workflow):
             copy.reward = letters.score("letters", copy.text, task.ground_truth)
         answer = team.commit(copies)
         return Outcome(answer=answer)
-
-
-class Drawer:
-    """It has one letter, so only the first call takes one."""
-
-    def __init__(self, letter: str):
-        self.letters = [letter]
-
-    def take(self) -> ToolResult:
-        """Take a letter from the drawer."""
-        if not self.letters:
-            raise LookupError("the drawer is empty")
-        return ToolResult(self.letters.pop(), reward=0.25)
-
-
-class Drawers(Workflow):
-    """An agent with a drawer of its own in each session."""
-
-    agents = ("taker",)
-
-    async def run(self, task: Task, team: Team) -> Outcome:
-        drawer = Drawer(task.ground_truth)
-        reply = await team.taker.act(task.messages, tools=[drawer.take])
-        return Outcome(answer=reply, info={"left": len(drawer.letters)})
 
 
 class Seer(Workflow):

@@ -19,8 +19,8 @@ from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
 from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import ConfigError, DiskError
-from verl_mas.run_folder.checkpoints import POINTER, latest, whole_checkpoints
-from verl_mas.trainer.checkpoint import RNG_FILE, STORED, Checkpoints, left_out, other_run, run_identity
+from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, latest, whole_checkpoints
+from verl_mas.trainer.checkpoint import RNG_FILE, STORED, Checkpoints, differences, left_out, other_run, run_identity
 from verl_mas.trainer.trainer import TeamTrainer
 from verl_mas.workflow.members import QUEUE
 from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy, TeamWorkflow, read_team
@@ -190,18 +190,6 @@ def test_the_random_state_of_a_checkpoint_executes_nothing(saved):
     assert not ran.exists()
 
 
-def test_a_crash_between_two_saves_leaves_the_checkpoint_before(saved, tmp_path, monkeypatch):
-    checkpoints, _, _ = saved
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoints.policies["b"], "save", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            checkpoints.save(4, {})
-    (tmp_path / "global_step_4" / "a" / "of_another_world_size.pt").touch()
-    assert latest(tmp_path).step == 3 and steps(tmp_path) == [3]
-    folder = checkpoints.save(4, {})
-    assert latest(tmp_path).step == 4 and [path.name for path in (folder / "a").iterdir()] == ["model.pt"]
-
-
 @pytest.mark.parametrize(("place", "size", "data"), [("/b", 100_000, 1), ("", 100, 100_000)], ids=["policy", "trainer"])
 def test_a_full_disk_names_the_part_its_free_space_and_the_last_checkpoint(place, size, data, saved, tmp_path):
     checkpoints, folder, _ = saved
@@ -257,3 +245,17 @@ def test_the_identity_of_a_run_names_its_estimator_workflow_policies_and_models(
     loaders = {"data.dataloader_num_workers": 8}
     stored = {"processes": 8, "strategy": "fsdp", "lora_rank": 0, "optimizer": "AdamW"}
     assert run_identity(Run.of(config)) == {**names, **agents, **loaders, STORED: {"main": stored}}
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [("critic.strategy=fsdp", "critic.strategy=fsdp2"), ("critic.optim.optimizer=AdamW", "critic.optim.optimizer=SGD")],
+)
+def test_a_critic_resumes_with_its_strategy_and_optimiser(tmp_path, before, now):
+    saved, config = (
+        compose(["+mas=solver_verifier", "algorithm.adv_estimator=gae", change]) for change in (before, now)
+    )
+    checkpoint = Checkpoint(tmp_path, 1, run_identity(Run.of(saved)))
+    assert list(differences(checkpoint, run_identity(Run.of(saved)), saved)) == []
+    (error,) = differences(checkpoint, run_identity(Run.of(config)), config)
+    assert all(change.rpartition("=")[2] in error.value for change in (before, now))

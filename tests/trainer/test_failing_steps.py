@@ -74,18 +74,24 @@ def test_tasks_are_replaced_until_a_whole_batch_of_them_has_failed(trainer):
     assert made.added.call_args_list == [call(4)] * 3, "the fourth time four tasks had failed"
 
 
-@pytest.mark.parametrize("name", ["actor/loss", "actor/grad_norm"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_an_update_that_is_not_finite_ends_the_run_with_the_name_of_its_policy(name, value):
+@pytest.mark.parametrize(
+    ("name", "value", "scaled"),
+    [
+        ("actor/loss", float("nan"), []),
+        ("actor/grad_norm", float("inf"), ["critic"]),
+        ("critic/grad_norm", float("inf"), ["actor"]),
+    ],
+)
+def test_an_update_that_is_not_finite_ends_the_run_with_the_name_of_its_policy(name, value, scaled):
     with pytest.raises(UpdateFailed, match=rf"policy solver is not finite: {name}={value}"):
-        check_finite("solver", {"actor/loss": 0.1, "actor/grad_norm": 1.0, name: value}, scaled=False)
+        check_finite("solver", {"actor/loss": 0.1, "actor/grad_norm": 1.0, name: value}, scaled)
 
 
 @pytest.mark.parametrize(
     ("scaled", "norm", "more"),
-    [(False, 0.0, {}), (True, 2.0, {"actor/overflow": 0.0}), (True, float("inf"), {"actor/overflow": 1.0})],
+    [([], 0.0, {}), (["actor"], 2.0, {"actor/overflow": 0.0}), (["actor"], float("inf"), {"actor/overflow": 1.0})],
 )
 def test_a_finite_update_is_not_changed_and_an_overflow_that_a_gradient_scaler_handles_is_counted(scaled, norm, more):
     metrics = {"actor/loss": 0.1, "actor/grad_norm": norm}
-    check_finite("solver", metrics, scaled=scaled)
+    check_finite("solver", metrics, scaled)
     assert metrics == {"actor/loss": 0.1, "actor/grad_norm": norm, **more}

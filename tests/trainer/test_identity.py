@@ -105,12 +105,6 @@ def test_old_log_probs_are_computed_in_the_first_two_steps_only_and_rows_without
     assert sum(values["policy/main/rows/skipped"] for values in steps.values()) > 0
 
 
-@pytest.mark.nightly
-def test_the_embedded_engines_log_probs_are_close_to_the_trainers(run_of):
-    assert "rollout_corr/kl" not in run_of("separate").steps[1], "log-probs were taken again"
-    assert "rollout_corr/kl" in run_of("team").steps[1]
-
-
 # tests/trainer/modes/test_separate.py runs the separate mode in CI.
 @pytest.mark.parametrize("team", ["team", *(pytest.param(name, marks=pytest.mark.nightly) for name in NIGHTLY)])
 def test_the_weights_are_the_same_after_five_steps(run_of, weights_of, team):

@@ -1,15 +1,9 @@
-"""What rows count in the loss: gradients by verl's worker against plain torch over all rows at once, whatever the split
-into optimiser steps, ranks and micro batches.
-
-Run as a program, this file is one of several ranks.
-"""
+"""Weights of rows in the loss: gradients by verl's worker against plain torch over all rows at once, whatever the split
+into optimiser steps, ranks and micro batches."""
 
 from __future__ import annotations
 
-import os
-import sys
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -19,8 +13,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from tensordict import TensorDict
-from training_workers import in_ranks
-from transformers import AutoModelForCausalLM
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from verl.utils import tensordict_utils as tu
 from verl.utils.torch_functional import entropy_from_logits
@@ -31,13 +23,10 @@ from verl.workers.utils.losses import ppo_loss
 from verl_mas.config.merge import LOSS_MODES, set_mode
 from verl_mas.config.run import ON_POLICY_LOSSES, PROPORTIONAL_LOSSES
 from verl_mas.row import KEPT_SHARE, LOSS_WEIGHTS
-from verl_mas.testing.tiny_model import tiny_model
 from verl_mas.trainer.batching import plan, spread_padding
 from verl_mas.trainer.loss_weights import on_policy, over_all_rows, step_weights, weighs_rows, weighted
 from verl_mas.trainer.step import kept_share
 
-# By loss and size of micro batches, the gradient of every parameter.
-GRADIENTS = "gradients.pt"
 KL, ENTROPY, CLIP, FACTOR, WORDS, PROMPT = 0.3, 0.1, 0.2, 7, 19, 2
 WEIGHTINGS = list(LOSS_MODES)
 # verl's own modes, which count what it counts: rejected tokens and rows, too.
@@ -114,13 +103,9 @@ class Step:
         self.advantages = [(values[2] - 1).sign() * values[2] for values in drawn]
         self.corrections = [values[3] for values in drawn]
 
-    def predicted(self, ids):
-        """The logits of the token after each."""
-        return self.logits[ids]
-
     def log_probs(self, i):
         """Of the tokens of the reply, and the entropy there."""
-        every = self.predicted(self.ids[i])[PROMPT - 1 : -1].log_softmax(-1)
+        every = self.logits[self.ids[i][PROMPT - 1 : -1]].log_softmax(-1)
         return every.gather(-1, self.ids[i][PROMPT:, None])[:, 0], -(every.exp() * every).sum(-1)
 
     def batch(self, places):
@@ -189,10 +174,6 @@ def divergence(now, reference, kind):
     return difference if kind == "k1" else (-difference).exp() + difference - 1
 
 
-def expected(step, mode, kind):
-    return torch.autograd.grad(objective(step, mode, kind), step.logits)[0]
-
-
 def objective(step, mode, kind):
     """The sum of the losses of all optimiser steps."""
     trained = [int(mask.sum()) for mask in step.masks]
@@ -226,7 +207,7 @@ def part(rows, trained, i, mode, real):
 
 def compare(rows, mode, kind, updates=1, ranks=1, micro=1, seed=0):
     step = Step(rows, mode if mode in WEIGHTINGS else None, updates, ranks, seed)
-    wanted = expected(step, mode, kind)
+    wanted = torch.autograd.grad(objective(step, mode, kind), step.logits)[0]
     assert (step.gradient(loss_of(mode, kind), micro) - wanted).norm() < 1e-6 * wanted.norm()
 
 
@@ -334,82 +315,3 @@ def test_the_rows_with_an_advantage_have_the_gradient_of_all_rows(mode, name):
         return over_all_rows(model_output, data, dp_group, loss=loss)
 
     assert (step.gradient(skipping, micro=1) - whole).norm() < 1e-6 * whole.norm()
-
-
-# -- ranks that are processes, joined by gloo: verl's FSDP2 engine of a language model --
-
-
-class ModelStep(Step):
-    """The same rows, of a language model in float64."""
-
-    def __init__(self, model, mode, ranks):
-        self.model = model
-        super().__init__(ROWS, mode if mode in WEIGHTINGS else None, 1, ranks)
-
-    def predicted(self, ids):
-        return self.model(ids[None]).logits[0]
-
-
-def exact(path):
-    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float64)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_processes_have_the_gradient_of_all_rows_at_once_whatever_their_micro_batches(ranks, tmp_path):
-    path = tiny_model(tmp_path / "model", hidden=32)
-    in_ranks([__file__, str(path), str(tmp_path)], ranks)
-    found = torch.load(tmp_path / GRADIENTS, weights_only=False)
-    assert len(found) == 2 * len(MODES + WEIGHTINGS)
-    model = exact(path)
-    for (mode, micro), gradients in found.items():
-        model.zero_grad()
-        objective(ModelStep(model, mode, ranks), mode, "k3").backward()
-        wanted = {name: parameter.grad for name, parameter in model.named_parameters()}
-        error = together({name: gradients[name] - grad for name, grad in wanted.items()})
-        assert error < 1e-6 * together(wanted), (mode, micro)
-
-
-def together(gradients):
-    return torch.cat([gradient.double().flatten() for gradient in gradients.values()]).norm()
-
-
-def main(path: str, folder: str) -> None:
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    store = torch.distributed.FileStore(str(Path(folder, "store")), ranks)
-    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
-    engine, model, found = built(path), exact(path), {}
-    for mode in MODES + WEIGHTINGS:
-        step = ModelStep(model, mode, ranks)
-        [shares] = step.shares()
-        for micro in (1, len(shares[rank])):
-            batch = step.batch(shares[rank])
-            batch["temperature"] = torch.ones(len(batch))
-            tu.assign_non_tensor(batch, use_dynamic_bsz=False, micro_batch_size_per_gpu=micro, calculate_entropy=True)
-            tu.assign_non_tensor(batch, global_batch_size=step.weights.total, use_remove_padding=False)
-            with engine.train_mode():
-                engine.optimizer_zero_grad()
-                engine.forward_backward_batch(batch, loss_of(mode, "k3"))
-                named = engine.module.named_parameters()
-                found[mode, micro] = {name: parameter.grad.full_tensor().clone() for name, parameter in named}
-    if rank == 0:
-        torch.save(found, Path(folder, GRADIENTS))
-    torch.distributed.barrier()
-
-
-def built(path: str):
-    from verl.trainer.config import CheckpointConfig
-    from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
-    from verl.workers.engine import EngineRegistry
-
-    model = HFModelConfig(path=path, use_remove_padding=False, override_config={"attn_implementation": "sdpa"})
-    precision = dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"), "fp32")
-    kind = FSDPEngineConfig(strategy="fsdp2", mixed_precision=precision, use_torch_compile=False)
-    optimizer = FSDPOptimizerConfig(lr=1e-4, total_training_steps=10)
-    engine = EngineRegistry.get_engine_cls("language_model", "fsdp2")(model, kind, optimizer, CheckpointConfig())
-    engine.initialize()
-    return engine
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

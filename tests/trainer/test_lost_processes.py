@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 
 @pytest.mark.parametrize(
-    ("kind", "moment", "code"), [("agent-loop", "rollout", 1), ("storage", "update", 1), ("interrupt", "rollout", -2)]
+    ("kind", "moment", "code"),
+    [("agent-loop", "rollout", 1), ("storage", "update", 1), ("engine", "rollout", 1), ("interrupt", "rollout", -2)],
 )
 def test_a_run_that_loses_a_process_or_is_interrupted_ends_at_once_and_says_why_and_how_it_resumes(
     warm_python, letters, tmp_path, kind, moment, code

@@ -17,12 +17,10 @@ from verl.utils.tracking import Tracking
 from verl_mas.config import cluster as clusters
 from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
-from verl_mas.run_folder import worker_log
 from verl_mas.run_folder.about import attempts, read_about
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.run_folder.metrics import MetricsFile, file_of_verl, read_steps
-from verl_mas.trainer import recorded as attempt_module
-from verl_mas.trainer.recorded import attempt, cluster, ending, git_state, logging_to, places, seeds
+from verl_mas.trainer.recorded import attempt, cluster, git_state, logging_to, places, seeds
 from verl_mas.trainer.trainer import TeamTrainer
 from verl_mas.util import cores
 
@@ -75,7 +73,7 @@ def test_git_is_read_where_it_is(tmp_path, monkeypatch):
         subprocess.run(["git", "-C", str(tmp_path), *command.split()], check=True)
     found = git_state(tmp_path)
     assert len(found["commit"]) == 40 and found["branch"] == "main" and found["changed_files"] == []
-    monkeypatch.setattr(attempt_module.shutil, "which", lambda name: None)
+    monkeypatch.setenv("PATH", "")
     assert git_state(tmp_path) is None
 
 
@@ -99,13 +97,6 @@ def test_where_everything_is_written_is_one_block(config, tmp_path, monkeypatch)
     assert named["sessions"] == f"{tmp_path}/trajectories"
     assert named["checkpoints"] == f"{tmp_path}/global_step_N, every 5 steps"
     assert named["loggers"].startswith(f"console, file ({tmp_path}/verl")
-
-
-def test_a_run_ends_with_its_result_and_the_commands_that_look_at_it(tmp_path):
-    lines = ["finished", f"  report verl-mas report {tmp_path}", f"  view   verl-mas view {tmp_path}"]
-    assert ending(tmp_path, "finished").splitlines() == lines
-    (tmp_path / worker_log.FILE).touch()
-    assert ending(tmp_path, "finished").splitlines() == [*lines, f"  log    {tmp_path}/workers.log"]
 
 
 @pytest.fixture

@@ -18,15 +18,18 @@ import torch
 from verl_mas.sessions.reader import read_sessions
 
 pytestmark = pytest.mark.e2e
-SERVER = Path(__file__).parents[1] / "support" / "mcp_server.py"
+HERE = Path(__file__).parent
+SERVER = HERE.parent / "support" / "mcp_server.py"
+# Name of a tool, of a server and of a file -> the arguments of a call.
+TOOLS = {"files_echo": '{"text": "environment"}', "repeat": '{"letter": "b"}'}
 
 
 def answer(body):
-    """It calls the first tool that it is offered, and then has a fixed reply."""
-    if "tools" not in body or body["messages"][-1]["role"] == "tool":
-        return "aaaa"
-    function = {"name": body["tools"][0]["function"]["name"], "arguments": '{"text": "environment"}'}
-    return {"content": "aaaa", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+    """Call the tools one after the other, and then give a fixed reply."""
+    ended = sum(message["role"] == "tool" for message in body["messages"])
+    names = [tool["function"]["name"] for tool in body.get("tools", [])[ended:][:1]]
+    calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": TOOLS[name]}} for name in names]
+    return {"content": "aaaa", "tool_calls": calls} if calls else "aaaa"
 
 
 def test_a_frozen_and_a_remote_policy_serve_and_only_the_trainable_one_trains(
@@ -38,7 +41,8 @@ def test_a_frozen_and_a_remote_policy_serve_and_only_the_trainable_one_trains(
         tmp_path / "run",
         "Trio",
         f"mas.policies={{a:{{}},f:{{trainable:false}},r:{{remote:{{base_url:'{endpoint.url}',model:m,api_key_env:TEAM_KEY}}}}}}",
-        "mas.agents={first:{policy:a},second:{policy:f},third:{policy:r,tools:[files_echo]}}",
+        "mas.agents={first:{policy:a},second:{policy:f},third:{policy:r,tools:[files_echo,repeat]}}",
+        f"actor_rollout_ref.rollout.multi_turn.function_tool_path={HERE}/letter_tools.py",
         f"++mas.mcp.files.command={server} mas.updates_per_step=3 trainer.total_training_steps=2 trainer.save_freq=1",
         "trainer.val_before_train=true",
     )
@@ -54,9 +58,10 @@ def test_a_frozen_and_a_remote_policy_serve_and_only_the_trainable_one_trains(
     assert learned(weights_of, done, "a")
     assert {headers["Authorization"] for headers in endpoint.headers} == {"Bearer secret"}
     assert "val-core/letters/pass@1" in done.steps[0]
-    # The remote policy has a tool of a server, which is without the key, and ends with its worker.
-    results = [each["content"] for body in endpoint.bodies for each in body["messages"] if each["role"] == "tool"]
-    assert results and all("PATH" in text and "TEAM_KEY" not in text for text in results)
+    # The tool's server has no key in its environment, and ends with its worker.
+    results = {each["content"] for body in endpoint.bodies for each in body["messages"] if each["role"] == "tool"}
+    assert "b" * 8 in results and len(results) > 1
+    assert all("PATH" in text and "TEAM_KEY" not in text for text in results - {"b" * 8})
     assert done.steps[2]["agent/third/tool_calls"] > 0 == done.steps[2]["agent/third/tool_errors"]
     assert list((done.folder / "checkpoints" / "mcp").glob("files-*.log"))
     assert soon(lambda: str(tmp_path) not in str([process.info for process in psutil.process_iter(["cmdline"])]))

@@ -13,20 +13,18 @@ from verl_mas.checks.rules import Problem
 from verl_mas.config.adapters import bases, plain, targeted
 from verl_mas.config.merge import SECTION, leaves, own_section
 from verl_mas.config.run import View
-from verl_mas.engines.contract import lacking
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError
 from verl_mas.planning.model_folder import modules, readable_json, settings
 
-# Settings that an adapter can have of its own. All others belong to the weights, the processes or the engines of the
-# base.
+# Settings that an adapter can override. All others belong to the weights, the processes or the engines of the base.
 OWN = (
     "model.lora_rank model.lora_alpha model.lora_adapter_path model.target_modules model.exclude_modules actor.optim.* "
     "actor.policy_loss.* actor.clip_ratio* actor.tau_* actor.loss_* actor.use_kl_loss actor.kl_loss_* "
     "actor.entropy_coeff actor.calculate_entropy actor.ppo_epochs actor.ppo_mini_batch_size actor.shuffle "
     "actor.data_loader_seed rollout.temperature rollout.top_p rollout.top_k rollout.val_kwargs.*"
 ).split()
-# Settings that an adapter can have of its own, up to the value of its base.
+# Settings that an adapter can override with a value up to that of its base.
 LENGTHS = ("rollout.prompt_length", "rollout.response_length")
 HIGHEST_RANK = 512
 # Fields of adapter_config.json that add something to the two matrices per module, and their values in plain LoRA.
@@ -89,7 +87,7 @@ def _follows(config: DictConfig, key: str) -> bool:
 
 def _base(view: View) -> Iterator[ConfigError]:
     """Check the settings that the base of adapters needs."""
-    facts, lacks = facts_of(view.engine), lacking(view.engine).get("adapters")
+    facts = facts_of(view.engine)
     able = ", ".join(name for name in ENGINES if ENGINES[name].many_adapters)
     needed = {
         "actor.strategy": ("fsdp2", "FSDP2 divides the parameters one by one, frozen and trained ones together"),
@@ -103,7 +101,7 @@ def _base(view: View) -> Iterator[ConfigError]:
     why = "" if facts.many_adapters else f"its engine serves several adapters at once: {able}"
     if "vision_config" in settings(view.section("model")):
         why = "adapters on one base are on models of text: engines leave those on a vision tower out"
-    if why := why or (lacks or ""):
+    if why := why or facts.lacks("adapters"):
         value = f"policy {view.name}, a base of adapters: {view.engine} with {view.get('model.path')}"
         yield ConfigError(value, rule=why, fix=f"set {SECTION}.rollout.name to one of {able}, or remove adapter_of")
 

@@ -1,5 +1,5 @@
-"""Whether an answer that is right can be rewarded: the ground truth of the first row, in the form in which it is asked
-for, is scored by what scores the run."""
+"""Checks that a right answer can be rewarded: the run's grader or reward function scores the ground truth of the first
+row, written in the form that the prompt asks for."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ PARAMETERS = "data_source, solution_str, ground_truth and extra_info"
 
 
 def check_rewards(run: ExaminedRun, played: Played | None) -> Iterator[Problem]:
-    """`played`: of a team."""
+    """Check the reward manager, and that the ground truth of each data source gets a reward. `played`: the session that
+    was played, if the run has a team."""
     config = run.config
     path = str(config.reward.custom_reward_function.path or "")
     yield from _reward_manager(config)
@@ -61,7 +62,8 @@ def check_rewards(run: ExaminedRun, played: Played | None) -> Iterator[Problem]:
 
 
 def _reward_manager(config: DictConfig) -> Iterator[Problem]:
-    """verl's managers are made as the run makes them: verl#1317, PRIS-CV/MedReasoner#2."""
+    """Construct verl's reward manager as the run does, since it may refuse its settings: verl#1317,
+    PRIS-CV/MedReasoner#2."""
     manager = config.reward.reward_manager
     if manager.source != "register" or manager.name in ("naive", "remote"):
         return
@@ -74,11 +76,11 @@ def _reward_manager(config: DictConfig) -> Iterator[Problem]:
         yield ConfigError(value, rule=rule, fix=nearest(str(manager.name), list(REWARD_MANAGER)))
         return
     if not REWARD_MANAGER[manager.name].__module__.startswith("verl."):
-        return  # One of the user's may read the tokenizer, which is not loaded here.
+        return  # A user's manager may read the tokenizer, which is not loaded here.
     try:
         function = get_custom_reward_fn(config)
         REWARD_MANAGER[manager.name](config=config, tokenizer=object(), compute_score=function)  # type: ignore[arg-type]
-    except Exception as error:  # noqa: BLE001  # of verl's manager or the user's file
+    except Exception as error:  # noqa: BLE001  # verl's manager or the user's file raises it
         yield ConfigError(value, rule=f"verl makes it when the run starts: {error}", fix="correct its settings")
 
 
@@ -118,14 +120,14 @@ def _scored(run: ExaminedRun, first: FirstRows, grader: Grader | None, custom: s
 
 
 def _asked(run: ExaminedRun, first: FirstRows) -> str | None:
-    """The one form that the prompt of the row asks for."""
+    """Return the form that the prompt of the row asks for; None if it asks for none, or for several."""
     question = " ".join(text_of(message) for message in first.row[str(run.config.data.prompt_key)])
     asked = [name for name, mark in MARKS.items() if mark in question]
     return asked[0] if len(asked) == 1 else None
 
 
 def _replies(truth: object, form: Codec[str] | None) -> dict[str, str]:
-    """Form -> the ground truth in it; a form may have no place for it, as one line has none for two."""
+    """Map each form to the ground truth in it. Forms that cannot hold it are skipped: two lines do not fit on one."""
     try:
         answer = golden_answers(truth)[0]
     except DataError:
@@ -149,7 +151,7 @@ def _refused(error: MasError, name: str, first: FirstRows) -> Problem:
     ):
         rule = f"it takes {PARAMETERS} by name, and gives one finite number, or a dictionary with a score"
         return ConfigError(value, rule=rule, fix="correct it")
-    # It may need a package, a GPU or a server of the run's machines.
+    # The function may need a package, a GPU or a server of the run's machines.
     return ConfigWarning(
         value, "not checked: whether it rewards a right answer", "correct it, or check on that machine"
     )
@@ -163,13 +165,13 @@ def _function(config: DictConfig) -> Callable[..., object]:
 
 
 def score_by(function: Callable[..., object], row: Fields, reply: str) -> float:
-    # Some of verl's print what they read.
+    # Some of verl's reward functions print their input.
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         result = function(
             data_source=row.get(DATA_SOURCE),
             solution_str=reply,
             ground_truth=row[REWARD_MODEL][GROUND_TRUTH],
-            # As verl's managers add to it.
+            # verl's managers add the first two keys.
             extra_info={"num_turns": 2, "rollout_reward_scores": {}, **(row.get(EXTRA_INFO) or {})},
         )
         if inspect.iscoroutinefunction(function):
@@ -181,7 +183,7 @@ def score_by(function: Callable[..., object], row: Fields, reply: str) -> float:
 
 
 def _grade(grader: Grader, truth: object, form: Codec[str], reply: str) -> float:
-    """1 for what the grader cannot check."""
+    """Grade a reply. An answer that the grader cannot check counts as right."""
     answer = form.parse(reply)
     grade = 0.0 if isinstance(answer, Malformed) else asyncio.run(grader(grader.read(truth), answer))
     return 1.0 if grade is None else grade

@@ -28,7 +28,7 @@ SAMPLE = 64  # Number of rows that are checked
 
 @dataclass(frozen=True)
 class FirstRows:
-    """The first rows of a file, of `total`."""
+    """The first rows of a file that has `total` rows."""
 
     file: str
     columns: Sequence[str]

@@ -16,14 +16,13 @@ from sysconfig import get_path
 from packaging.requirements import Requirement
 
 from verl_mas.checks.machine import INSTALL, PLUGIN, import_error, nvcc, requirements
-from verl_mas.engines.contract import contracts
 from verl_mas.engines.facts import ENGINES
-from verl_mas.engines.kinds.vllm import CPU_FIX, missing_on_cpu
 from verl_mas.errors import ConfigError, ConfigWarning, ExecutorFailed
 from verl_mas.execution.contained.child import YES
 from verl_mas.execution.contained.probes import PROBES, got_through, not_contained
 from verl_mas.execution.executor import Execution
 from verl_mas.execution.executors.contained import Contained
+from verl_mas.platform import DEVICE as CPU
 from verl_mas.registry import installed
 from verl_mas.util import installed_version
 from verl_mas.verl_ import VERSION
@@ -127,7 +126,7 @@ def look_at_gpu_tools() -> Iterator[Aspect]:
         # Triton compiles a launcher for its kernels, and so does torch.compile, which uses it.
         ("C compiler", compiler, False, "apt-get install gcc"),
         ("Python headers", headers, False, f"apt-get install {python}-dev"),
-        ("nvcc", nvcc(), None, f"{INSTALL}, for SGLang, and for vLLM on B200"),
+        ("nvcc", nvcc(), None, f"{INSTALL}, for engines that compile kernels: docs/gpu-quickstart.md"),
         ("cupy", installed_version("cupy-cuda13x"), None, "pip install cupy-cuda13x==14.0.1, for engines apart"),
         ("flash-attn", installed_version("flash-attn"), None, "docs/gpu-quickstart.md: its wheel is for torch 2.11"),
     ):
@@ -139,13 +138,17 @@ def look_at_engines() -> Iterator[Aspect]:
         if (module := ENGINES[name].package) is None:
             continue
         found = installed_version(module)
-        known = contracts().get(module) if found else None
+        known = ENGINES[name].contract if found else None
         usable = found is not None and not (known and known.unstartable)
         seen = f"{found}: {known.standing}" if known else found or "not installed"
         yield Aspect(f"engine {name}", seen, usable or None)
-    if not _gpus():
-        lacks = missing_on_cpu()
-        yield Aspect("engine vllm (CPU)", "; ".join(lacks) or "ready", not lacks or None, CPU_FIX if lacks else "")
+        if (ready := ENGINES[name].check_ready) and not _gpus():
+            try:
+                ready(CPU)
+            except ConfigError as error:
+                yield Aspect(f"engine {name} (CPU)", error.value, None, error.fix)
+            else:
+                yield Aspect(f"engine {name} (CPU)", "ready")
 
 
 def look_at_sandbox() -> Iterator[Aspect]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from verl_mas.advantage import ESTIMATORS, AdvantageOptions
 from verl_mas.advantage.estimator import Estimator
@@ -20,11 +20,6 @@ from verl_mas.workflow.members import Member
 
 @dataclass(frozen=True, eq=False)
 class ExaminedRun(Run):
-    @staticmethod
-    def of(config: DictConfig) -> ExaminedRun:
-        run = Run.of(config)
-        return ExaminedRun(run.config, run.mas)
-
     @cached_property
     def workflow(self) -> Workflow:
         return resolve(self.mas.workflow)
@@ -33,6 +28,11 @@ class ExaminedRun(Run):
     def members(self) -> Mapping[str, Member]:
         """Every agent by name; none in a run without a team."""
         return agents_of(self.mas) if self.mode else {}
+
+    @cached_property
+    def asked(self) -> Run:
+        """The run as the user wrote it: `serving: auto` is not resolved."""
+        return Run.of(self.config) if self.mode else self
 
     def learners(self, view: View) -> dict[str, Member]:
         """The agents that a policy learns from."""
@@ -51,12 +51,12 @@ class ExaminedRun(Run):
 
     @property
     def candidates(self) -> int:
-        """Candidates of an act that branches in training."""
+        """Number of candidates of an act that branches in training."""
         return self.mas.branch.k if self.mode and self.workflow.branches else 1
 
     @cached_property
     def learning(self) -> list[View]:
-        """Number of candidates of an act that branches in training."""
+        """The policies that the run updates; none if it only validates."""
         return [] if self.config.trainer.val_only else [self.view(name) for name in self.trained]
 
     @cached_property

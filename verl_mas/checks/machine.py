@@ -94,7 +94,7 @@ def available(config: DictConfig) -> Resources | None:
 
     gpus, cpus = (config.ray_kwargs.ray_init.get(name) for name in ("num_gpus", "num_cpus"))
     if target():
-        # Of the machines of `--gpus`, only the numbers in the command are known here; the plan compares the rest.
+        # Only the numbers in the command are known about the machines of `--gpus`; the plan compares the rest.
         return Resources(*(sys.maxsize if count is None else count for count in (gpus, cpus)))
     return Resources(
         gpus=devices_here() if gpus is None else gpus,
@@ -160,7 +160,7 @@ def check_resources(run: ExaminedRun) -> Iterator[Problem]:
 
 
 def check_cluster(config: DictConfig) -> Iterator[Problem]:
-    # A cluster that runs here does not consist of the machines of `--gpus`.
+    # A cluster on this machine says nothing about the machines of `--gpus`.
     if not target() and (why := _absent(config, cluster := address(config))):
         rule = "a run joins the Ray cluster that it names, and Ray waits minutes for one that is not there"
         fix = f"start it with `ray start --head`; or set ++{RAY_INIT}.address=local, which starts one of the run's own"

@@ -33,40 +33,35 @@ class Refusals:
     """
 
     def __init__(self) -> None:
-        self._errors: dict[str, ConfigError] = {}
-        self._warnings: dict[str, ConfigWarning] = {}
+        self._problems: dict[str, Problem] = {}
 
     @property
     def errors(self) -> list[ConfigError]:
-        return list(self._errors.values())
+        return [problem for problem in self._problems.values() if isinstance(problem, ConfigError)]
 
     @property
     def warnings(self) -> list[ConfigWarning]:
-        return list(self._warnings.values())
+        return [problem for problem in self._problems.values() if isinstance(problem, ConfigWarning)]
 
     def of(self, *checks: Iterable[Problem]) -> bool:
         """Run checks, and return whether none of them found an error, for checks that depend on them."""
-        return all([self.result(partial(self._listed, check)) for check in checks])
+        return all([self.result(partial(self._add, check)) for check in checks])
 
     def result(self, function: Callable[[], T]) -> T | None:
         """Return the result of a function for later checks. None if it raises, which is an error of the run."""
         try:
             return function()
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a check that fails to run is an error, not a pass
-            for part in as_refusals(error):
-                self._add(part)
+            self._add(as_refusals(error))
             return None
 
-    def _listed(self, check: Iterable[Problem]) -> bool:
-        found = [self._add(problem) for problem in check]
-        return not any(isinstance(problem, ConfigError) for problem in found)
-
-    def _add(self, problem: Problem) -> Problem:
-        if isinstance(problem, ConfigWarning):
-            self._warnings[str(problem)] = problem
-        else:
-            self._errors[str(problem)] = problem
-        return problem
+    def _add(self, check: Iterable[Problem]) -> bool:
+        """Collect the problems of a check, and return whether none of them is an error."""
+        sound = True
+        for problem in check:
+            self._problems[str(problem)] = problem
+            sound = sound and isinstance(problem, ConfigWarning)
+        return sound
 
 
 def as_refusals(error: BaseException) -> Sequence[ConfigError]:

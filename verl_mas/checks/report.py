@@ -1,5 +1,4 @@
-"""What the checks before a run found, and what its configuration amounts to: `verl-mas check` shows both, as text or as
-JSON."""
+"""The problems that the checks found, and a summary of the run. `verl-mas check` shows both, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from verl_mas.run_folder.checkpoints import to_resume
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.members import Member
 
-# Plain values by name, nested. null: what a run does not have, such as the workflow of a run without a team.
+# Nested plain values by name. A value that the run lacks is null, such as the workflow of a run without a team.
 Summary: TypeAlias = JsonObject
 
 
@@ -36,7 +35,7 @@ class CheckReport:
     warnings: Sequence[ConfigWarning] = ()
     machine: Sequence[Aspect] = ()
     summary: Summary | None = None
-    settled: Sequence[str] = ()  # What the plugin set for the team, in lines
+    settled: Sequence[str] = ()  # Settings that the plugin chose for the team, one line each
 
     @property
     def accepted(self) -> bool:
@@ -80,7 +79,7 @@ def summary(run: ExaminedRun, training: Mapping[str, str]) -> Summary:
         "trainer": config.trainer.v1.trainer_mode,
         "mode": _mode(run),
         "workflow": mas.workflow.name if team else None,
-        # Whether a process of a pool is a worker on the CPU, and not a GPU.
+        # Whether the processes of a pool are workers on the CPU.
         "on_cpu": config.trainer.device == CPU,
         "agents": {name: _agent(member) for name, member in run.members.items()},
         "policies": {name: {**_policy(run.view(name)), "training": training.get(name)} for name in mas.policies},
@@ -96,13 +95,13 @@ def summary(run: ExaminedRun, training: Mapping[str, str]) -> Summary:
 
 
 def _mode(run: Run) -> Summary | None:
-    """W, T and what is done with groups older than T: null in the synchronous mode."""
+    """Return the mode, with W, T and the strategy for groups older than T, which are null in the synchronous mode."""
     late = asdict(run.staleness) if run.staleness else dict.fromkeys(("warmup", "threshold", "strategy"))
     return {"name": run.mode.name, **late} if run.mode else None
 
 
 def _agent(member: Member) -> Summary:
-    """`settings`: where they differ from the defaults."""
+    """Describe an agent. `settings`: those that differ from the defaults."""
     default = vars(AgentSpec())
     changed = {name: value for name, value in vars(member.spec).items() if value != default[name]}
     others = {name: value for name, value in changed.items() if name not in ("policy", "trainable")}
@@ -135,7 +134,7 @@ def _policy(view: View) -> Summary:
 
 
 def _correction(found: DictConfig) -> str | None:
-    """Between the weights that wrote a row and those that are trained."""
+    """Name the corrections for rows that older weights sampled."""
     if found.get("bypass_mode"):
         return "bypass"
     names = [f"{found[key]} {found.get(f'{key}_threshold')}" for key in ("rollout_is", "rollout_rs") if found.get(key)]
@@ -147,11 +146,10 @@ def _context(view: View) -> int | None:
     return min((tokens for tokens in known if isinstance(tokens, int)), default=None)
 
 
-def _pool(run: Run, name: str) -> Summary:
-    """`processes`: one per GPU, or on the CPU."""
+def _pool(run: ExaminedRun, name: str) -> Summary:
+    """Describe a pool. `processes`: its training processes, one per GPU, or on the CPU."""
     shape = pool_shape(run, name)
-    # As the user asked for it; in `mas` the choice is made.
-    served = serving(Run.of(run.config) if run.mode else run, name)
+    served = serving(run.asked, name)
     return {
         "policies": policies_on(run.mas, name),
         "processes": sum(shape),
@@ -162,7 +160,8 @@ def _pool(run: Run, name: str) -> Summary:
 
 
 def _step(run: ExaminedRun) -> Summary:
-    """`sessions` are also the rows of an agent that acts once per session. All run at once without a team."""
+    """Describe a training step. An agent that acts once per session has `sessions` rows. `at_once` is null without a
+    team, because all sessions then run at once."""
     mas = run.mas if run.mode else None
     return {
         "tasks": run.config.data.train_batch_size,

@@ -1,4 +1,4 @@
-"""Everything that is checked before Ray starts, in one call."""
+"""All checks before Ray starts, in one call."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _run(config: DictConfig, refusals: Refusals, *, here: bool = False) -> Exami
     if run.mode and not refusals.of(raised_by(_made, run, seconds=run.mas.workflow.check_timeout_s)):
         return None
     if run.mode:
-        run = refusals.result(partial(_settled, run)) or run
+        run = refusals.result(partial(settled, run)) or run
     for rule in every_rule().values():
         refusals.of(rule.problems(run) if here or not rule.here else ())
     refusals.of(check_adapters(run) if run.mode else ())
@@ -142,11 +142,6 @@ def _made(run: ExaminedRun) -> None:
     """Make the workflow and its agents; find the commit rule."""
     assert run.workflow and run.members
     COMMIT_RULES.find(run.mas.branch.commit, "mas.branch.commit")
-
-
-def _settled(run: ExaminedRun) -> ExaminedRun:
-    with_ways = settled(run)
-    return ExaminedRun(with_ways.config, with_ways.mas)
 
 
 def _examine_run(run: ExaminedRun, refusals: Refusals) -> None:
@@ -247,7 +242,7 @@ def training_lines(run: ExaminedRun) -> dict[str, str]:
     return found
 
 
-CHARACTERS = 4  # of a token, on average
+CHARACTERS = 4  # per token, on average
 
 
 def _sample(run: Run) -> Sample:
@@ -272,8 +267,7 @@ def _sample(run: Run) -> Sample:
 
 
 def _policy(run: Run, name: str) -> Policy:
-    size, source = size_in(run.view(name).section("model"), f"policy {name}: ")
-    return replace(read_policy(run, name, size), path=str(run.view(name).get("model.path")), source=source)
+    return read_policy(run, name, *size_in(run.view(name).section("model"), f"policy {name}: "))
 
 
 # In the driver, and in the trainer's process.

@@ -1,4 +1,4 @@
-"""The one session that is played before a run: on the first row, with replies of the longest length."""
+"""Plays one session before a run, on the first row and with replies of maximal length, and checks what it shows."""
 
 from __future__ import annotations
 
@@ -36,13 +36,15 @@ from verl_mas.workflow.tools import Tool
 T = TypeVar("T")
 WORD = " a"  # one token of most tokenizers
 TIME_LIMIT = 5.0  # Seconds of a session, which takes milliseconds
-SHORT = 1 / 8  # Of the longest reply: where prompts with such replies are too long, nearly every session fails
-THINKING = 512  # Tokens that a thinking model needs at least
+# Length of a short reply, as a share of the longest one. If prompts with short replies are too long, nearly every
+# session fails.
+SHORT = 1 / 8
+THINKING = 512  # Tokens that a thinking model needs at least for an answer
 
 
 @dataclass
 class Recorder:
-    """An LLMClient that keeps the requests that start a row, and replies with so many words."""
+    """An LLMClient that records the requests that start a row, and replies with `words[agent]` words."""
 
     words: Mapping[str, int]
     requests: list[Request] = field(default_factory=list)
@@ -55,7 +57,7 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Played:
-    """`result` None: it did not end within the time limit."""
+    """A played session. `result` is None if it did not end within the time limit."""
 
     first: FirstRows
     requests: Sequence[Request]
@@ -68,7 +70,7 @@ class Played:
 
 
 def play(run: ExaminedRun, tools: Mapping[str, Tool]) -> Played | None:
-    """None: no row is here."""
+    """Play a session on the first training row. Returns None if no row is on this machine."""
     first = next((rows for rows in sound_rows(run.config) if not rows.validation), None)
     if first is None:
         return None
@@ -80,7 +82,7 @@ def play(run: ExaminedRun, tools: Mapping[str, Tool]) -> Played | None:
     config = SessionConfig(run.members, clients, run.mas.branch, run.mas.reward, faults, {**stand_ins, **tools})
 
     async def session() -> SessionResult:
-        # A task that nothing awaited would be logged, with a traceback.
+        # By default, asyncio logs a task that was never awaited, with a traceback.
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
         return await run_session(partial(resolve, run.mas.workflow), task_of(run, first), config)
 
@@ -104,20 +106,21 @@ def task_of(run: ExaminedRun, first: FirstRows) -> Task:
 
 
 def apart(call: Callable[[], T], seconds: float) -> T | None:
-    """In a thread: workflows may block, and the caller may have an event loop. None: it did not end in time."""
+    """Call a function in a thread, because workflows may block and the caller may have an event loop. Returns None if
+    the function does not end in time."""
     with warnings.catch_warnings():
-        # A coroutine that nothing awaits has a sentence of its own below.
+        # `check_session` reports a coroutine that was never awaited.
         warnings.simplefilter("ignore", RuntimeWarning)
         future = begun(call, "check")
         ended, _ = wait([future], seconds)
     return future.result() if ended else None
 
 
-# What the rows and the session say.
+# Problems of the rows, and of the session.
 
 
 def check_rows(run: ExaminedRun) -> Iterator[Problem]:
-    """The prompts of the data, as verl's dataset reads them."""
+    """Check the prompts of the data as verl's dataset reads them."""
     plain = View(run, "", PolicySpec())
     for first in sound_rows(run.config):
         unreadable = list(check_images(run.config, first))
@@ -146,7 +149,8 @@ def _prompts(run: ExaminedRun, view: View, first: FirstRows) -> Iterator[Problem
 
 
 def _thinking(run: ExaminedRun) -> Iterator[ConfigWarning]:
-    """Witnesses: NVIDIA-NeMo/RL#2725, modelscope/ms-swift#4950, verl#7412, Xuekai-Zhu/FlowRL#8."""
+    """Check that a thinking model has enough tokens to reach its answer: NVIDIA-NeMo/RL#2725, modelscope/ms-swift#4950,
+    verl#7412, Xuekai-Zhu/FlowRL#8."""
     given = run.config.data.get("apply_chat_template_kwargs") or {}
     longest = int(run.config.data.max_response_length)
     for view in run.learning:
@@ -214,7 +218,7 @@ def _requests(run: ExaminedRun, requests: Sequence[Request], what: str) -> Itera
 
 
 def longest_prompts(run: ExaminedRun, requests: Sequence[Request]) -> dict[str, tuple[int, int]]:
-    """Agent -> tokens of its longest prompt where all replies are short, and where they are as long as they may be."""
+    """Map each agent to the tokens of its longest prompt: if all replies are short, and if all have maximal length."""
     found: dict[str, tuple[int, int]] = {}
     for request in requests:
         view = run.view(run.members[request.agent].spec.policy)
@@ -251,7 +255,8 @@ def prompt_tokens(view: View, request: Request) -> int | None:
 
 
 def render(view: View, request: Request) -> tuple[Chat, str] | None:
-    """Raises ValueError where the chat template does not take the messages."""
+    """Render the prompt of a request; None without a tokenizer. Raises ValueError if the chat template does not take
+    the messages."""
     chat = chat_of(view.section("model"))
     if chat is None:
         return None
@@ -262,7 +267,7 @@ def render(view: View, request: Request) -> tuple[Chat, str] | None:
 
 
 def _rendered(view: View, request: Request, where: str) -> Iterator[Problem]:
-    """Whether the chat template takes the messages, and the model sees the images."""
+    """Check that the chat template takes the messages, and that the model reads the images."""
     if blind := list(check_seeing(view, request, where)):
         yield from blind
         return

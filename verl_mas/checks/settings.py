@@ -42,7 +42,7 @@ def engines() -> Iterable[str]:
     return [*ENGINES, *replicas(replica)]
 
 
-# Values that verl's settings take, where verl itself declares no range or choice, and so would fail late or not at all.
+# Ranges and choices of settings for which verl declares none, so that a wrong value would fail late or not at all.
 # Names without a section of their own are below `actor_rollout_ref`.
 NUMBERS: Mapping[str, Hint] = {
     """

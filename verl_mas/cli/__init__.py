@@ -31,7 +31,7 @@ def commands() -> list[str]:
 
 
 def module_of(command: str) -> str:
-    """`try` is a word of Python, so it is in `try_.py`."""
+    """Return the module of a command. `try` is a keyword of Python, so its module is `try_`."""
     return f"{__name__}.{command.replace('-', '_')}{'_' if iskeyword(command) else ''}"
 
 
@@ -58,7 +58,7 @@ def usage() -> str:
 
 
 def versions() -> str:
-    """Read from the installed packages: nothing is imported."""
+    """List versions from the metadata of the packages, without importing them."""
     from verl_mas.util import installed_version
 
     packages = ("verl-mas", "verl", "torch")
@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # As of `| head -1`. What is left in Python's buffer goes nowhere; at exit it would be an error.
+        # The reader has closed the pipe, as `| head -1` does. Python would fail when it flushes its buffer at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 

@@ -140,7 +140,7 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 def pairs(given: Sequence[str], form: str = SETTING) -> dict[str, str]:
-    """`size=4 walls=0.2` as a mapping of texts."""
+    """Split `size=4 walls=0.2` into names and values."""
     mapping = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -155,7 +155,7 @@ def pairs(given: Sequence[str], form: str = SETTING) -> dict[str, str]:
 
 
 def values(given: Sequence[str], form: str = SETTING) -> dict[str, object]:
-    """`size=4 walls=0.2` as a mapping of numbers and texts, read as YAML."""
+    """Split `size=4 walls=0.2` into names and values, which are read as YAML."""
     return {name: _value(name, text) for name, text in pairs(given, form).items()}
 
 
@@ -164,7 +164,7 @@ def _value(name: str, text: str) -> object:
     from omegaconf import OmegaConf
 
     try:
-        # Read the value as Hydra does: 1e-3 is a number, and not a text as in YAML 1.1.
+        # Read the value as Hydra does: 1e-3 is a number, whereas YAML 1.1 reads it as a string.
         read = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))
         assert isinstance(read, dict)
         return read["value"]

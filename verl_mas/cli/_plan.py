@@ -11,7 +11,9 @@ from verl_mas.checks.report import CheckReport
 from verl_mas.cli._output import console, wrapped
 from verl_mas.planning.events import LOG_PROBS, ROLLOUT, START, SYNC, UPDATE, WAITING
 from verl_mas.planning.hardware import GIB, SAFE
-from verl_mas.planning.plan import PolicyPlan, RunPlan, TimePlan
+from verl_mas.planning.plan import RunPlan
+from verl_mas.planning.step import Step
+from verl_mas.workflow.codecs import JsonObject
 
 PHASES = {
     START: "engine start",
@@ -47,7 +49,7 @@ def show_all(plans: Mapping[str, tuple[RunPlan | None, CheckReport]]) -> None:
     out = console()
     out.print("Estimated, not measured on a GPU, for runs that use the whole machine")
     out.print(table)
-    if not any(plan.time and plan.time.step.steps for plan, _ in plans.values() if plan):
+    if not any(plan.time and plan.time["hours"] for plan, _ in plans.values() if plan):
         out.print("hours: add --assume steps=N, or put the data where the run reads it")
     for gpus, (_, report) in plans.items():
         for error in report.errors[:1]:
@@ -59,12 +61,12 @@ def _row(plan: RunPlan | None) -> Sequence[str]:
     has no hours."""
     if plan is None:
         return [""] * 4
-    sizes = ([getattr(pool, size) for pool in plan.pools.values()] for size in ("expected", "gpu"))
+    sizes = ([pool[size] for pool in plan.pools.values()] for size in ("expected", "gpu"))
     memory = " to ".join(dict.fromkeys(f"{max(of_pools, default=0.0):.1f}" for of_pools in sizes))
     if plan.time is None or not plan.fits:
         return [memory, "", "", ""]
-    seconds = [plan.time.seconds, *([plan.time.limit] if plan.time.limit else [])]
-    hours = [plan.time.step.steps * each / 3600 for each in seconds] if plan.time.step.steps else []
+    seconds, steps = list(filter(None, (plan.time["seconds"], plan.time["limit"]))), plan.time["step"].steps
+    hours = [steps * each / 3600 for each in seconds] if steps else []
     columns = seconds, hours, [each * plan.gpus for each in hours]
     return [memory, *(" to ".join(f"{each:,.0f}" for each in column) for column in columns)]
 
@@ -78,7 +80,7 @@ def memory(plan: RunPlan) -> Table:
     for phase, label in PHASES.items():
         worst, usual = (
             ["-" if (size := of.get(phase)) is None else f"{size:.1f}" for of in sizes]
-            for sizes in zip(*((policy.gpu, policy.expected) for policy in plan.policies.values()), strict=True)
+            for sizes in zip(*((policy["gpu"], policy["expected"]) for policy in plan.policies.values()), strict=True)
         )
         if worst != usual:
             table.add_row(f"  {label}: expected", *usual)
@@ -94,50 +96,53 @@ def _lines(plan: RunPlan) -> Iterator[str]:
     for name, policy in plan.policies.items():
         yield from _policy(name, policy)
     for name, pool in plan.pools.items():
-        nodes = f"{pool.nodes} x " if pool.nodes > 1 else ""
-        yield f"pool {name}: {nodes}{pool.gpus_per_node} GPUs" + (", in phases" if pool.phases else "")
-        yield f"  fullest moment: {pool.worst}, {pool.gpu:.1f} GiB per GPU: {_parts(pool.parts, 1)}"
-        yield f"  host memory: {pool.host:.0f} GiB per node" + (f": {_parts(pool.host_parts, 0)}" if pool.host else "")
+        nodes = f"{pool['nodes']} x " if pool["nodes"] > 1 else ""
+        yield f"pool {name}: {nodes}{pool['gpus_per_node']} GPUs" + (", in phases" if pool["phases"] else "")
+        yield f"  fullest moment: {pool['worst']}, {pool['gpu']:.1f} GiB per GPU: {_parts(pool['parts'], 1)}"
+        parts = f": {_parts(pool['host_parts'], 0)}" if pool["host"] else ""
+        yield f"  host memory: {pool['host']:.0f} GiB per node{parts}"
     unused = "" if plan.gpus >= plan.hardware.gpus else "; trainer.n_gpus_per_node, trainer.nnodes and mas.pools say so"
     yield f"GPUs: {plan.gpus} of {plan.hardware.gpus} are used{unused}"
     yield f"host memory: {plan.host:.0f} GiB on a node, beside the processes themselves"
     kept = "all are kept" if plan.kept is None else f"{plan.kept} are kept: {plan.kept * plan.disk:.0f} GiB"
     yield f"disk: {plan.disk:.0f} GiB per checkpoint; {kept}, as trainer.max_actor_ckpt_to_keep says"
-    for note in dict.fromkeys(note for policy in plan.policies.values() for note in policy.notes):
+    for note in dict.fromkeys(note for policy in plan.policies.values() for note in policy["notes"]):
         yield f"note: {note}"
 
 
-def _policy(name: str, policy: PolicyPlan) -> Iterator[str]:
-    yield f"policy {name}: {policy.model}, {policy.parameters / 1e9:.2f} B parameters (from {policy.source})"
-    held = f"{policy.kv_tokens:,} tokens in each: {policy.concurrent} requests of {policy.context:,} at once in all"
-    yield f"  {policy.engine} engines: {policy.replicas}, with room for {held}"
-    if policy.updates is not None:
-        yield f"  optimizer steps per training step: {policy.updates}; a checkpoint takes {policy.disk:.0f} GiB"
-    if policy.path:
-        yield f"  {policy.path}"
-    for adapter, of in policy.adapters.items():
-        size = f"rank {of.rank}, {of.parameters / 1e6:.1f} M parameters"
-        yield f"  adapter {adapter}: {size}; optimizer steps: {of.updates}; a checkpoint takes {of.disk:.1f} GiB"
+def _policy(name: str, policy: JsonObject) -> Iterator[str]:
+    billions = policy["parameters"] / 1e9
+    yield f"policy {name}: {policy['model']}, {billions:.2f} B parameters (from {policy['source']})"
+    held = f"{policy['kv_tokens']:,} tokens in each: {policy['concurrent']} requests of {policy['context']:,}"
+    yield f"  {policy['engine']} engines: {policy['replicas']}, with room for {held} at once in all"
+    if policy["updates"] is not None:
+        yield f"  optimizer steps per training step: {policy['updates']}; a checkpoint takes {policy['disk']:.0f} GiB"
+    if policy["path"]:
+        yield f"  {policy['path']}"
+    for adapter, of in policy["adapters"].items():
+        size = f"rank {of['rank']}, {of['parameters'] / 1e6:.1f} M parameters"
+        yield f"  adapter {adapter}: {size}; optimizer steps: {of['updates']}; a checkpoint takes {of['disk']:.1f} GiB"
 
 
-def _time(time: TimePlan) -> Iterator[str]:
-    step, alone = time.step, time.step.alone
+def _time(time: JsonObject) -> Iterator[str]:
+    step: Step = time["step"]
+    seconds, hours, limit, alone = (time[key] for key in ("seconds", "hours", "limit", "alone"))
     each = f"a prompt of {step.prompt:,.0f} and a reply of {step.response:,.0f} tokens"
     yield f"step: {step.sessions:,} sessions x {step.acts:.1f} acts = {step.rows:,.0f} rows, each {each}"
     yield from (f"  {name}: {source}" for name, source in step.sources.items())
     if step.group > 1:
         whole, computed = (step.rows * each / 1e6 for each in (step.length, step.computed))
         yield f"  trained: {whole:,.2f} M tokens; computed with mas.shared_prefixes: {computed:,.2f} M"
-    run = "; hours of a run: add --assume steps=N" if time.hours is None else f"; {time.hours:,.1f} h for the run"
-    yield f"time: {time.seconds:,.0f} s per step ({_parts(time.phases, 0)}){run}"
-    if time.limit:
-        hours = f", {time.hours * time.limit / time.seconds:,.1f} h for the run" if time.hours else ""
-        yield f"  with replies of data.max_response_length={step.longest:,}: {time.limit:,.0f} s per step{hours}"
+    run = "; hours of a run: add --assume steps=N" if hours is None else f"; {hours:,.1f} h for the run"
+    yield f"time: {seconds:,.0f} s per step ({_parts(time['phases'], 0)}){run}"
+    if limit:
+        longest = f", {hours * limit / seconds:,.1f} h for the run" if hours else ""
+        yield f"  with replies of data.max_response_length={step.longest:,}: {limit:,.0f} s per step{longest}"
     yield f"  published hours of six runs are {PUBLISHED} times below their plans: docs/plan.md"
     if step.acts > 1:
-        tokens = step.rows * step.length / (alone.rows * alone.length)
-        cost = f"{time.seconds / time.alone:.1f} times the time, {tokens:.1f} times the tokens"
-        yield f"  one agent that acts once: {time.alone:,.0f} s per step; the team takes {cost}"
+        tokens = step.rows * step.length / (step.alone.rows * step.alone.length)
+        cost = f"{seconds / alone:.1f} times the time, {tokens:.1f} times the tokens"
+        yield f"  one agent that acts once: {alone:,.0f} s per step; the team takes {cost}"
     yield f"  assumed (of H100s; --assume changes them): {step.assumed}"
 
 
@@ -150,8 +155,8 @@ def _verdict(plan: RunPlan, *, accepted: bool) -> str:
         return "does not fit" if not plan.fits else "refused"
     if not plan.pools:
         return "fits: no policy is served here"
-    worst = max(pool.gpu for pool in plan.pools.values())
-    usual = max(pool.expected for pool in plan.pools.values())
+    worst = max(pool["gpu"] for pool in plan.pools.values())
+    usual = max(pool["expected"] for pool in plan.pools.values())
     card = plan.hardware.card / GIB
     if usual <= SAFE * card:
         return f"fits: {usual:.1f} of {SAFE * card:.1f} GiB per GPU are expected, and {worst:.1f} in the worst case"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def add_loading(parser: argparse.ArgumentParser) -> None:
-    """How the policies are served; read by `load_runtime`."""
+    """Add the options that say how policies are served, which `load_runtime` reads."""
     served = "an OpenAI-compatible server that has this policy; without one it is loaded into this process"
     add_settings(parser, "--endpoint", served, form="POLICY=URL")
     add_settings(parser, "--engine", "settings of the engine of this process: threads, device, dtype, cache_gib, seed")

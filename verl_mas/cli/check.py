@@ -1,7 +1,7 @@
-"""Check a run without starting Ray: every error and warning, and what the configuration amounts to.
+"""Check a run without starting Ray: list every error and warning, and summarise the run.
 
-ARGUMENTS are those of `python -m verl.trainer.main_ppo`. With --schema the settings of mas are listed instead and,
-with ARGUMENTS, those of the team's workflow, too.
+ARGUMENTS are those of `python -m verl.trainer.main_ppo`. --schema lists the settings of mas instead and, with
+ARGUMENTS, also those of the team's workflow.
 """
 
 from __future__ import annotations

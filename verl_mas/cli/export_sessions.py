@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
 
 
 def sessions_of(options: Namespace, counts: Counter[str]) -> tuple[str, Iterator[Record]]:
-    """The name of the run and its records, or those of trajectories."""
+    """Return the name and the records of a run, or of a folder of trajectories."""
     from verl_mas.formats.atif import read_trajectories, trajectories
     from verl_mas.formats.sessions import records_of
     from verl_mas.sessions.run import is_run, open_run

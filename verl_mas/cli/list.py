@@ -1,6 +1,6 @@
-"""List what a configuration can name: teams, recipes, workflows, estimators, codecs, ...
+"""List the names that a configuration can use: teams, recipes, workflows, estimators, codecs, ...
 
-Also what installed packages add. Without KIND, how many there are of each.
+The list includes entries of installed packages. Without KIND, it counts the entries of each kind.
 """
 
 from __future__ import annotations

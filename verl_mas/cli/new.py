@@ -1,6 +1,6 @@
 """Write a folder with a team of your own: a workflow, its settings, tasks, a test and a README.
 
-What is written passes `verl-mas check` and its own test, and trains: change it from there.
+The files pass `verl-mas check` and their own test, and the team trains. Change them from there.
 """
 
 from __future__ import annotations

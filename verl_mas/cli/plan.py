@@ -1,7 +1,8 @@
 """Estimate the memory, disk and batches of a run on GPUs that this machine need not have.
 
 ARGUMENTS are those of `python -m verl.trainer.main_ppo`. Exits with 1 if the run does not fit, and names settings that
-would make it fit. Two estimates: of rows of the usual length, and of the longest ones. docs/plan.md has the formulas.
+would make it fit. It makes two estimates: with rows of the usual length, and with rows of maximal length.
+docs/plan.md has the formulas.
 
     verl-mas plan +recipe=math/shared --gpus 1x24,4x80,8x80
 

@@ -1,4 +1,4 @@
-"""Try a workflow without verl: scripted replies, good and bad, then a session with a model of an endpoint.
+"""Try a workflow without verl: with good and bad scripted replies, then in a session with a model of an endpoint.
 
     verl-mas try my_team.py:MyTeam --reply "<answer>5</answer>" \\
         --task "2 + 3 = ?" --truth 5

@@ -3,8 +3,8 @@
 The page opens with one task at up to four steps: what each agent wrote, and its reward. With two runs, it has the
 sessions of both, and shows what they wrote for the same task beside each other.
 
-The page needs no network and no server. Where the sessions are many, their texts are in a folder beside it, which
-belongs to the page: copy both.
+The page needs no network and no server. With many sessions, their texts are in a folder next to the page: copy
+both.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -18,6 +18,7 @@ from verl_mas.config.values import load_dataclass
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
 
+R = TypeVar("R", bound="Run")
 CORRECTION = "algorithm.rollout_correction"
 # Settings of the correction that read the engine's log-probs.
 READERS = ("rollout_is", "rollout_rs", "bypass_mode")
@@ -36,10 +37,10 @@ class Run:
     config: DictConfig
     mas: MasConfig
 
-    @staticmethod
-    def of(config: DictConfig) -> Run:
+    @classmethod
+    def of(cls: type[R], config: DictConfig) -> R:
         mas = load(config.get("mas"))
-        return Run(config, serve_apart(mas) if mode_of(config) is SEPARATE else mas)
+        return cls(config, serve_apart(mas) if mode_of(config) is SEPARATE else mas)
 
     @property
     def mode(self) -> Mode | None:

@@ -1,8 +1,7 @@
-"""The versions of vLLM and SGLang with which verl-mas was compared, as data in `contract.yaml`, and the differences of
-an installed version.
+"""The versions of an engine with which verl-mas was compared, and the differences of an installed version.
 
-`scripts/engine_names` has the names of these engines that verl-mas uses. A nightly test compares both lists with the
-wheels of these versions. Sources are read, not imported.
+`scripts/engine_names` has the names of engines that verl-mas uses. A nightly test compares them with the wheels of
+these versions. Sources are read, not imported.
 """
 
 from __future__ import annotations
@@ -11,21 +10,22 @@ import ast
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 from packaging.version import Version
 
-from verl_mas.util import installed_version, read_yaml
+from verl_mas.util import installed_version
 
 
 @dataclass(frozen=True)
 class Contract:
     package: str
-    tested: tuple[str, str]  # The versions between which the names were compared
-    needs: Mapping[str, str] = field(default_factory=dict)  # Feature -> the first version that has what it uses
-    dataclasses: Sequence[str] = ()  # Classes whose fields verl reads with `dataclasses.fields`
-    wheel: str = ""
+    tested: tuple[str, str]  # the version that verl pins, and the newest one whose names were compared
+    needs: Mapping[str, str] = field(default_factory=dict)  # feature -> the first version that has what it uses
+    # Classes whose fields verl reads with `dataclasses.fields`. If one of them is not a dataclass, verl cannot start
+    # the engine.
+    dataclasses: Sequence[str] = ()
+    wheel: str = ""  # the package on PyPI whose Python sources are the engine's; empty: the engine's own
 
     @property
     def untested(self) -> str | None:
@@ -57,17 +57,6 @@ class Contract:
         version = installed_version(self.package) or self.tested[0]
         why = f"{self.package} has what it needs from {{}} on, and this is {version} (docs/gpu-quickstart.md)"
         return {name: why.format(since) for name, since in self.needs.items() if Version(version) < Version(since)}
-
-
-@cache
-def contracts() -> Mapping[str, Contract]:
-    read = read_yaml(Path(__file__).with_suffix(".yaml"))
-    return {package: Contract(package, **entry) for package, entry in read.items()}
-
-
-def lacking(engine: str) -> dict[str, str]:
-    """Feature -> why an engine of verl lacks it, as far as that is known."""
-    return contracts()[engine].lacks if engine in contracts() else {}
 
 
 def defined(path: str) -> ast.stmt | None:

@@ -13,6 +13,7 @@ from types import ModuleType
 
 from omegaconf import DictConfig, open_dict
 
+from verl_mas.engines.contract import Contract
 from verl_mas.errors import ConfigError
 from verl_mas.registry import Registry
 from verl_mas.verl_.registries import set_adapter
@@ -22,12 +23,30 @@ HIGHEST_PORT = 65535 - 10000  # SGLang 0.5.12 takes a second port, 10000 above t
 
 
 @dataclass(frozen=True)
+class EngineMemory:
+    """How an engine uses the memory of GPU and host. Engines without these facts are estimated with the defaults."""
+
+    # `rollout.gpu_memory_utilization` is a share of the memory that is free at the start, for weights and KV cache
+    # alone. False: a share of the whole GPU, for everything that the engine has there.
+    of_free: bool = False
+    host_copy: bool = False  # it always has a copy of its weights in host memory; False: only if it sleeps without loss
+    keeps_base: bool = False  # asleep, it keeps the weights to which it adds LoRA adapters
+    holds_context: bool = True  # it starts only if its KV cache holds a request of the whole context
+
+
+@dataclass(frozen=True)
 class EngineFacts:
     """An engine that `actor_rollout_ref.rollout.name` can name."""
 
     package: str | None = None  # the package that must be installed; None: unknown
     install: str | None = None  # the command that installs it by an extra of ours; None: there is no such extra
+    contract: Contract | None = None  # the versions that verl-mas was compared with
     gpu_fraction: bool = False  # at its start it reserves `rollout.gpu_memory_utilization` of the GPU
+    memory: EngineMemory | None = None  # None: unknown
+    # It starts only if `rollout.max_num_batched_tokens` holds a token per sequence and, without chunked prefill, the
+    # longest sequence.
+    batch_limit: bool = False
+    numbers_gpus: bool = False  # where Ray hides no GPUs from processes, verl numbers its GPUs from the node's first on
     # The option of `rollout.engine_kwargs` that sets the bytes of its KV cache on a GPU. With this option the engine
     # does not measure the free memory at its start. Empty: there is no such option.
     cache_option: str = ""
@@ -72,6 +91,10 @@ class EngineFacts:
     # Raises ConfigError if the engine cannot serve the model at a path on a device, with its `engine_kwargs`.
     check_model: Callable[[str, str, Mapping[str, object]], None] | None = None
 
+    def lacks(self, feature: str) -> str:
+        """The reason why the installed version lacks a feature; empty if it has it, or if nothing is known."""
+        return self.contract.lacks.get(feature, "") if self.contract else ""
+
 
 ENGINES: Registry[EngineFacts] = Registry("engine", package="verl_mas.engines.kinds", group="verl_mas.engines")
 # verl's lists of engines that have been filled, by the field whose functions fill them.
@@ -110,6 +133,11 @@ def fill(registers: str, module: ModuleType) -> None:
 def facts_of(name: str) -> EngineFacts:
     """The facts of an engine; the defaults for an engine that only verl knows."""
     return ENGINES[name] if name in ENGINES else EngineFacts()
+
+
+def contracts() -> dict[str, Contract]:
+    """The contracts with engines, by the engine's name."""
+    return {name: contract for name in ENGINES if (contract := ENGINES[name].contract)}
 
 
 def set_options(view: DictConfig, index: int, shared: bool) -> None:

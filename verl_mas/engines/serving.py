@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from verl_mas.config.placement import replica_size, served_on, shared_pools, time_sliced
-from verl_mas.config.run import Run, View
+from verl_mas.config.run import R, Run, View
 from verl_mas.engines.facts import facts_of
 from verl_mas.platform import DEVICE as CPU
 
@@ -64,7 +64,7 @@ def serving(run: Run, pool: str) -> ServingChoice:
     return choose([_share(run, name) for name in served_on(run.mas, pool)])
 
 
-def settled(run: Run) -> Run:
+def settled(run: R) -> R:
     """Resolve `serving: auto` for this run."""
     pools = {pool: replace(spec, serving=serving(run, pool).way) for pool, spec in run.mas.pools.items()}
     return replace(run, mas=replace(run.mas, pools=pools))

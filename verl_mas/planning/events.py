@@ -41,7 +41,7 @@ class Pool:
         self.caches: dict[str, float] = {}
         for policy in policies:
             free = card - self._before(policy)
-            self.caches[policy.name] = serving.kv_cache(policy.model, policy.serving, card, free)
+            self.caches[policy.name] = serving.kv_cache(policy, card, free)
 
     def of(self, policies: Iterable[Policy], *, phases: bool | None = None) -> Pool:
         """Return a pool on the same GPU with other policies, or other sizes of the same policies."""
@@ -53,15 +53,13 @@ class Pool:
         yield from (self.sync(policy) for policy in self.policies)
         yield from self.rollout()
         for policy in self.policies:
-            if policy.training is not None:
-                for phase, moment in ((LOG_PROBS, training.log_probs), (UPDATE, training.update)):
-                    own = added(moment(policy.model, policy.training), self._asleep(policy))
-                    yield Moment(phase, policy.name, own, self._waiting(policy))
+            for phase, moment in ((LOG_PROBS, training.log_probs), (UPDATE, training.update)) if policy.trains else ():
+                yield Moment(phase, policy.name, added(moment(policy), self._asleep(policy)), self._waiting(policy))
 
     def start(self, policy: Policy) -> Moment:
         """The start of a policy's engine. Policies are built one after another; the engines of earlier policies are
         asleep."""
-        own = training.at_rest(policy.model, policy.training, begun=False)
+        own = training.at_rest(policy, begun=False)
         return Moment(START, policy.name, added(own, self._awake(policy)), self._before(policy) - total(own))
 
     def sync(self, policy: Policy) -> Moment:
@@ -75,8 +73,8 @@ class Pool:
         for other in self._others(policy):
             earlier = policy.receives or self.policies.index(other) < self.policies.index(policy)
             engine = self._awake(other) if earlier and not self.phases else self._asleep(other)
-            others += total(training.at_rest(other.model, other.training)) + total(engine)
-        own = training.at_rest(policy.model, policy.training)
+            others += total(training.at_rest(other)) + total(engine)
+        own = training.at_rest(policy)
         cache = {"KV cache": max(0.0, self.caches[policy.name])} if policy.snapshot else {}
         syncing = added(own, staged(policy), serving.syncing(policy), cache)
         return Moment(SYNC, policy.name, syncing, others + self._sent_meanwhile(policy))
@@ -87,11 +85,11 @@ class Pool:
         buckets: dict[str, float] = {}
         for other in self.policies if policy.receives else ():
             if other.receives and other.pool != policy.pool:
-                buckets[other.pool] = max(buckets.get(other.pool, 0.0), serving.received(other.serving))
+                buckets[other.pool] = max(buckets.get(other.pool, 0.0), serving.received(other))
         return sum(buckets.values())
 
     def rollout(self) -> Iterator[Moment]:
-        rest = [training.at_rest(policy.model, policy.training) for policy in self.policies]
+        rest = [training.at_rest(policy) for policy in self.policies]
         if not self.phases:
             yield Moment(ROLLOUT, None, added(*rest, *map(self._awake, self.policies)), 0.0)
             return
@@ -100,7 +98,7 @@ class Pool:
 
     def waiting(self, policy: Policy) -> Terms:
         """Memory that a policy holds while another one trains."""
-        return added(training.at_rest(policy.model, policy.training), self._asleep(policy))
+        return added(training.at_rest(policy), self._asleep(policy))
 
     def _waiting(self, policy: Policy) -> float:
         return sum(total(self.waiting(other)) for other in self._others(policy))
@@ -109,48 +107,51 @@ class Pool:
         """Bytes in use before the policy's engine starts: engines of earlier policies, and training processes."""
         index = self.policies.index(policy)
         engines = sum(total(self._asleep(other)) for other in self.policies[:index])
-        trainers = (training.at_rest(p.model, p.training, begun=False) for p in self.policies[: index + 1])
+        trainers = (training.at_rest(p, begun=False) for p in self.policies[: index + 1])
         return engines + sum(map(total, trainers))
 
     def _others(self, policy: Policy) -> list[Policy]:
         return [other for other in self.policies if other is not policy]
 
     def _awake(self, policy: Policy) -> Terms:
-        return serving.awake(policy.model, policy.serving, self.caches[policy.name])
+        return serving.awake(policy, self.caches[policy.name])
 
     def _asleep(self, policy: Policy) -> Terms:
-        if policy.receives:
-            return self._awake(policy)
-        return serving.asleep(policy.model, policy.serving, self.caches[policy.name])
+        return serving.asleep(policy, self.caches[policy.name])
 
     # -- host memory -----------------------------------------------------------------------------------------
 
     def host(self, gpus_on_node: int) -> Terms:
         """Host memory of a node at the worst moment: while a model is loaded, or after training has begun."""
-        trained = [training.host(policy.model, policy.training, gpus_on_node) for policy in self.policies]
-        moments = [added(*trained, self._copies(self.policies, gpus_on_node))]
-        for index, policy in enumerate(self.policies):
-            earlier = self.policies[:index]
-            held = [training.host(other.model, other.training, gpus_on_node, begun=False) for other in earlier]
-            loaded = {"a model being loaded": training.load_host(policy.model, policy.training, gpus_on_node)}
-            moments.append(added(*held, self._copies(earlier, gpus_on_node), loaded))
-        if not self.phases and not any(policy.serving.measures for policy in self.policies):
+        trained = (training.host(policy, gpus_on_node) for policy in self.policies)
+        moments = [added(*trained, *(self._copies(policy, gpus_on_node) for policy in self.policies))]
+        held = list[Terms]()
+        for policy in self.policies:
+            moments += [added(*held, loading) for loading in _loading([policy], gpus_on_node)]
+            held += [training.host(policy, gpus_on_node, begun=False), self._copies(policy, gpus_on_node)]
+        if not self.phases and not any(policy.measures for policy in self.policies):
             # The policies start together (`engines.serving.start_together`).
-            loads = [training.load_host(policy.model, policy.training, gpus_on_node) for policy in self.policies]
-            moments.append({"models being loaded": sum(loads)})
+            moments += _loading(self.policies, gpus_on_node)
         return max(moments, key=total)
 
-    def _copies(self, policies: Sequence[Policy], gpus: int) -> Terms:
-        copies = (gpus / p.serving.replica * serving.host_copy(p, phases=self.phases) for p in policies)
-        return {"engines' copies": sum(copies)}
+    def _copies(self, policy: Policy, gpus: int) -> Terms:
+        return {"engines' copies": gpus / policy.replica * serving.host_copy(policy, phases=self.phases)}
+
+
+def _loading(policies: Sequence[Policy], gpus: int) -> Iterator[Terms]:
+    """Yield the host memory while the critics of policies are loaded, and then while the policies themselves are."""
+    purpose = "a model being loaded" if len(policies) == 1 else "models being loaded"
+    critics = [policy.critic for policy in policies if policy.critic]
+    yield {purpose: sum(training.load_host(critic, gpus) for critic in critics)}
+    held = sum(total(training.host(critic, gpus, begun=False)) for critic in critics)
+    yield added({purpose: sum(training.load_host(policy, gpus) for policy in policies), "critic": held})
 
 
 def staged(policy: Policy) -> Terms:
     """Memory of offloaded parameters that FSDP1, and FSDP2 with LoRA, load to the GPU for the sync."""
-    trained = policy.training
-    if trained is None or trained.always_on_cpu or (trained.fsdp2 and not trained.lora):
+    if not policy.trains or policy.always_on_cpu or (policy.fsdp2 and not policy.lora):
         return {}
-    return {"parameters": training.parameters(policy.model, trained) if trained.param_offload else 0.0}
+    return {"parameters": training.parameters(policy) if policy.param_offload else 0.0}
 
 
 def added(*terms: Mapping[str, float]) -> Terms:

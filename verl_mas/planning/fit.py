@@ -13,7 +13,7 @@ from verl_mas.engines.serving import MOST, lowered
 from verl_mas.planning.events import Moment, Pool
 from verl_mas.planning.hardware import SAFE
 from verl_mas.planning.load import Policy
-from verl_mas.planning.serving import SGLANG, kv_per_token
+from verl_mas.planning.serving import kv_per_token
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,18 @@ def worst(pool: Pool) -> Moment:
 
 def tokens(pool: Pool, policy: Policy) -> int:
     """Number of KV tokens in one engine of the policy."""
-    return max(0, int(pool.caches[policy.name] / kv_per_token(policy.model, policy.serving)))
+    return max(0, int(pool.caches[policy.name] / kv_per_token(policy)))
 
 
 def needed_tokens(policy: Policy) -> int:
-    """Number of tokens that an engine must hold: vLLM starts only if a request of the whole context fits; any engine
-    must hold a row."""
-    return policy.serving.row if policy.serving.engine == SGLANG else policy.context
+    """Number of tokens that an engine must hold: any engine a row, and some a request of the whole context, without
+    which they do not start."""
+    return policy.context if policy.memory.holds_context else policy.row
 
 
 def too_small(pool: Pool) -> list[Policy]:
     """Policies whose engine cannot hold a single request."""
-    served = [policy for policy in pool.policies if not policy.serving.elsewhere]
+    served = [policy for policy in pool.policies if not policy.elsewhere]
     return [policy for policy in served if tokens(pool, policy) < needed_tokens(policy)]
 
 
@@ -80,7 +80,7 @@ def fixes(pool: Pool, gpus: int, larger: Larger | None = None) -> list[str]:
 
 def one_row(pool: Pool) -> Pool:
     """Reduce each micro batch to one row of maximal length."""
-    return pool.of(_micro(policy, most=policy.serving.row) for policy in pool.policies)
+    return pool.of(_micro(policy, most=policy.row) for policy in pool.policies)
 
 
 def room(pool: Pool) -> float:
@@ -90,14 +90,10 @@ def room(pool: Pool) -> float:
 
 
 def _micro(policy: Policy, share: float = 1.0, most: float = math.inf) -> Policy:
-    load = policy.training
-    if load is None:
-        return policy
-
     def smaller(tokens: int) -> int:
         return int(min(share * tokens, most))
 
-    return replace(policy, training=load.resized(smaller, smaller))
+    return policy.resized(smaller, smaller)
 
 
 def odds(fitting: float, usual: float, rows: float, times: float) -> str:
@@ -119,12 +115,10 @@ def _changed(change: Change, setting: str, policies: Sequence[Policy], cost: str
     return replace(change, settings=(*change.settings, setting), policies=tuple(policies), costs=costs)
 
 
-def _serving(policy: Policy, **fields: object) -> Policy:
-    return replace(policy, serving=replace(policy.serving, **fields))  # type: ignore[arg-type]
-
-
-def _training(policy: Policy, **fields: object) -> Policy:
-    return policy if policy.training is None else replace(policy, training=replace(policy.training, **fields))  # type: ignore[arg-type]
+def _each(change: Change, field: str, key: str, values: Sequence[object]) -> Change:
+    """Set one field of each policy, by one setting per policy."""
+    policies = [replace(p, **{field: value}) for p, value in zip(change.policies, values, strict=True)]  # type: ignore[arg-type]
+    return _changed(change, _settings(policies, key, values), policies)
 
 
 def _settings(policies: Sequence[Policy], key: str, values: Sequence[object]) -> str:
@@ -136,56 +130,45 @@ def _more_gpus(larger: Larger | None, change: Change) -> Iterator[Change]:
     """Use all GPUs of `--gpus`: parameters that are sharded over the whole pool are then sharded over more GPUs."""
     if larger is not None:
         setting, gpus = larger
-        policies = [
-            _training(policy, shards=gpus)
-            if policy.training is not None and policy.training.shards == change.gpus
-            else policy
-            for policy in change.policies
-        ]
+        policies = [replace(one, shards=gpus) if one.shards == change.gpus else one for one in change.policies]
         yield replace(_changed(change, setting, policies), gpus=gpus)
 
 
 def _shards(change: Change) -> Iterator[Change]:
     """Shard parameters and optimiser over all GPUs of the pool."""
-    few = [policy for policy in change.policies if policy.training and policy.training.shards < change.gpus]
+    few = [policy for policy in change.policies if policy.trains and policy.shards < change.gpus]
     if few:
-        policies = [_training(one, shards=change.gpus) if one in few else one for one in change.policies]
-        settings = " ".join(f"{one.section}.actor.fsdp_config.fsdp_size=-1" for one in few)
-        yield _changed(change, settings, policies)
+        policies = [replace(one, shards=change.gpus) if one in few else one for one in change.policies]
+        yield _changed(change, _settings(few, "actor.fsdp_config.fsdp_size", [-1] * len(few)), policies)
 
 
 def _fractions(change: Change) -> Iterator[Change]:
     """Raise or lower all fractions by a common factor, the largest first."""
-    served = [policy.serving.fraction for policy in change.policies]
-    old = [fraction for fraction in served if fraction is not None]
-    if len(old) != len(served):
+    old = [policy.fraction for policy in change.policies if policy.fraction is not None]
+    if len(old) != len(change.policies):
         return
     for percent in range(round(MOST * 100), 4, -5):
         # In phases the limit applies to the largest fraction, and not to their sum.
         new = lowered(old, percent / 100 * (sum(old) / max(old) if change.phases else 1))
         if min(new) >= 0.05:
-            key = "rollout.gpu_memory_utilization"
-            policies = [_serving(p, fraction=f) for p, f in zip(change.policies, new, strict=True)]
-            yield _changed(change, _settings(policies, key, new), policies)
+            yield _each(change, "fraction", "rollout.gpu_memory_utilization", new)
 
 
 def _context(change: Change) -> Iterator[Change]:
-    if all(policy.context > policy.serving.row for policy in change.policies):
-        rows = [policy.serving.row for policy in change.policies]
-        policies = [_serving(policy, context=policy.serving.row) for policy in change.policies]
-        yield _changed(change, _settings(policies, "rollout.max_model_len", rows), policies)
+    if all(policy.context > policy.row for policy in change.policies):
+        yield _each(change, "max_model_len", "rollout.max_model_len", [policy.row for policy in change.policies])
 
 
 def _phases(change: Change) -> Iterator[Change]:
-    if len(change.policies) > 1 and not change.phases and all(policy.serving.sleeps for policy in change.policies):
+    if len(change.policies) > 1 and not change.phases and all(policy.sleeps for policy in change.policies):
         pool = change.policies[0].pool
         yield replace(change, settings=(*change.settings, f"++mas.pools.{pool}.serving=phases"), phases=True)
 
 
 def _offload(change: Change) -> Iterator[Change]:
-    trained = [policy.training for policy in change.policies if policy.training is not None]
-    if trained and not all(training.param_offload and training.optimizer_offload for training in trained):
-        policies = [_training(policy, param_offload=True, optimizer_offload=True) for policy in change.policies]
+    trained = [policy for policy in change.policies if policy.trains]
+    if trained and not all(policy.param_offload and policy.optimizer_offload for policy in trained):
+        policies = [replace(policy, param_offload=True, optimizer_offload=True) for policy in change.policies]
         fsdp = f"{policies[0].section}.actor.fsdp_config"
         alone = f"{fsdp}.param_offload=true {fsdp}.optimizer_offload=true"
         setting = alone if len(policies) == 1 else f"++mas.pools.{policies[0].pool}.offload=true"
@@ -194,28 +177,26 @@ def _offload(change: Change) -> Iterator[Change]:
 
 def _budget(change: Change) -> Iterator[Change]:
     """Lower the tokens per micro batch to powers of two, the largest first, and last to one row of maximal length."""
-    trained = [(policy, policy.training) for policy in change.policies if policy.training is not None]
-    most = max((max(training.update_tokens, training.log_prob_tokens) for _, training in trained), default=0)
-    least = max((policy.serving.row for policy, _ in trained), default=0)
+    trained = [policy for policy in change.policies if policy.trains]
+    most = max((max(policy.update_tokens, policy.log_prob_tokens) for policy in trained), default=0)
+    least = max((policy.row for policy in trained), default=0)
     powers = (1 << bits for bits in range(most.bit_length(), 0, -1))
-    fixed = [policy for policy, training in trained if not training.by_tokens]
+    fixed = [policy for policy in trained if not policy.by_tokens]
     switches = ("actor.use_dynamic_bsz", "rollout.log_prob_use_dynamic_bsz") if fixed else ()
     for size in (*(power for power in powers if least < power < most), *([least] if least < most else [])):
-        policies = [_training(_micro(p, most=size), by_tokens=True) for p in change.policies]
+        policies = [replace(_micro(policy, most=size), by_tokens=True) for policy in change.policies]
+        named = [policy for policy in policies if policy.trains]
         settings = [_settings(fixed, key, ["true"] * len(fixed)) for key in switches]
-        loads = [(policy, policy.training) for policy in policies if policy.training is not None]
-        named = [policy for policy, _ in loads]
-        settings.append(_settings(named, "actor.ppo_max_token_len_per_gpu", [load.update_tokens for _, load in loads]))
+        settings.append(_settings(named, "actor.ppo_max_token_len_per_gpu", [one.update_tokens for one in named]))
         key = "rollout.log_prob_max_token_len_per_gpu"
-        settings.append(_settings(named, key, [load.log_prob_tokens for _, load in loads]))
-        settings += [f"++critic.ppo_infer_max_token_len_per_gpu={size}"] * any(load.critic for _, load in loads)
+        settings.append(_settings(named, key, [one.log_prob_tokens for one in named]))
+        settings += [f"++critic.ppo_infer_max_token_len_per_gpu={size}"] * any(one.critic for one in named)
         cost = f"micro batches of {size:,} tokens, so up to {most / size:.3g} times as many as with {most:,}"
         yield _changed(change, " ".join(settings), policies, cost)
 
 
 def _tensor_parallel(change: Change) -> Iterator[Change]:
     for size in (2, 4, 8):
-        if change.gpus % size == 0 and all(policy.serving.replica < size for policy in change.policies):
-            policies = [_serving(policy, tensor_parallel=size) for policy in change.policies]
-            sizes = [size] * len(policies)
-            yield _changed(change, _settings(policies, "rollout.tensor_model_parallel_size", sizes), policies)
+        if change.gpus % size == 0 and all(policy.replica < size for policy in change.policies):
+            sizes = [size] * len(change.policies)
+            yield _each(change, "tensor_parallel", "rollout.tensor_model_parallel_size", sizes)

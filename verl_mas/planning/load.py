@@ -1,9 +1,10 @@
-"""The load of one policy on its GPUs, read from its configuration: the inputs of the formulas."""
+"""A policy on its GPUs, read from its configuration: the inputs of the formulas."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 from omegaconf import DictConfig, OmegaConf
@@ -12,9 +13,8 @@ from verl_mas.config.adapters import adapters, plain
 from verl_mas.config.merge import SECTION, own_section
 from verl_mas.config.placement import local_policies, placed, pool_shape, serving_pool
 from verl_mas.config.run import Run
-from verl_mas.config.schema import MasConfig
 from verl_mas.config.verl_settings import CRITIC_TOKENS, attention
-from verl_mas.engines.facts import facts_of
+from verl_mas.engines.facts import EngineMemory, facts_of
 from verl_mas.engines.serving import cache_bytes
 from verl_mas.planning.model import ModelSize
 from verl_mas.planning.model_folder import size_in
@@ -22,16 +22,56 @@ from verl_mas.planning.path import FASTEST, FLASH, TrainingPath, by_rows, traini
 
 # Bytes by purpose, such as `weights`, `KV cache` or `Adam`.
 Terms = Mapping[str, float]
+HALF = ("bf16", "bfloat16", "fp16", "float16")  # names of the dtypes of two bytes, in verl's `model_dtype`
 
 
 @dataclass(frozen=True)
-class TrainingLoad:
-    """How verl trains a policy with FSDP."""
+class Policy:
+    """A policy on a pool: its model, how an engine serves it, and how verl trains it with FSDP."""
 
-    shards: int  # Number of GPUs over which a parameter is sharded
-    update_tokens: int  # Tokens of a micro batch of the update, per GPU
-    log_prob_tokens: int  # Tokens of a micro batch of the log-probs, per GPU
-    element: int = 4  # Bytes of a trained parameter: verl trains in float32
+    name: str
+    model: ModelSize
+    engine: str
+    # rollout.gpu_memory_utilization; None for an engine that does not reserve a share of the GPU.
+    fraction: float | None
+    pool: str = "shared"
+    serving_pool: str | None = None  # The pool of its engines; None: `pool`
+    section: str = SECTION  # The section in which a command sets this policy's own settings
+    notes: tuple[str, ...] = ()  # Costs that the formulas ignore
+    model_path: str = ""
+    source: str = ""  # Where the model's sizes were read
+    rows: float = 0.0  # Rows per training step, including rows of the adapters on it
+    updates: int = 1  # Optimiser steps per training step; with several adapters, the largest number
+    trainers: int = 1  # GPUs of the pool that it trains on
+    servers: int = 1  # GPUs of the pool that serves it
+
+    # -- its engines
+
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    data_parallel: int = 1
+    graphs: bool = True  # CUDA graphs, which are kept while the engine sleeps
+    bucket: int = 2 << 30  # Bytes of one bucket of a weight sync
+    max_model_len: int | None = None  # None: the model's context
+    row: int = 0  # Tokens of the longest prompt and response
+    sequences: int = 256  # rollout.max_num_seqs
+    sleeps: bool = True  # rollout.free_cache_engine
+    cache_bytes: int | None = None  # Bytes of the KV cache on a GPU, if the engine's options set them
+    kv_tokens: int = 0  # KV tokens of one engine
+    serves_adapters: bool = False  # Next to the base weights, which the engine keeps while it sleeps
+    ranks: int = 0  # Sum of the ranks of its adapter slots. Every slot has the rank of the largest adapter.
+    snapshot: bool = False  # Its engines get weights from a folder while they are awake
+    receives: bool = False  # Its engines get weights from another pool, while they serve. They never sleep.
+    # The engine is on another pool. This pool has only the policy's training processes, and no memory of the engine.
+    elsewhere: bool = False
+
+    # -- its training
+
+    trains: bool = False  # False: frozen, without training processes
+    shards: int = 1  # Number of GPUs over which a parameter is sharded
+    update_tokens: int = 0  # Tokens of a micro batch of the update, per GPU
+    log_prob_tokens: int = 0  # Tokens of a micro batch of the log-probs, per GPU
+    element: int = 4  # Bytes of a trained parameter: by default verl trains in float32
     fsdp2: bool = True
     param_offload: bool = False
     optimizer_offload: bool = False
@@ -56,7 +96,32 @@ class TrainingLoad:
     adapters: tuple[int, ...] = ()
     reference: bool = False  # A second model for the KL term. verl keeps it in host memory.
     saved: frozenset[str] = frozenset(("model", "optimizer", "extra"))  # actor.checkpoint.save_contents
-    critic: CriticLoad | None = None
+    # The value model in the policy's processes, which is trained on the same rows. Its engine fields have no meaning.
+    critic: Policy | None = None
+
+    @property
+    def context(self) -> int:
+        """Tokens that the engine must be able to hold for one request."""
+        return self.max_model_len or self.model.context
+
+    @property
+    def memory(self) -> EngineMemory:
+        return facts_of(self.engine).memory or EngineMemory()
+
+    @property
+    def measures(self) -> bool:
+        """Whether the engine measures the free memory of its GPUs when it starts."""
+        return self.fraction is not None and self.cache_bytes is None
+
+    @property
+    def parts(self) -> int:
+        """Number of GPUs over which the engine's weights are sharded."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def replica(self) -> int:
+        """Number of GPUs of one replica of the engine."""
+        return self.parts * self.data_parallel
 
     @property
     def lora(self) -> bool:
@@ -67,235 +132,161 @@ class TrainingLoad:
         """Bytes of a parameter with a gradient. Adapters on a base are in float32, whatever the base's dtype is."""
         return 4 if self.adapters else self.element
 
-    def trained(self, model: ModelSize) -> int:
+    @property
+    def trained(self) -> int:
         """Number of parameters that have a gradient at one time."""
-        return max(self.adapters, default=self.adapter) or model.parameters
+        return max(self.adapters, default=self.adapter) or self.model.parameters
 
-    def resized(self, update: Callable[[int], int], log_prob: Callable[[int], int]) -> TrainingLoad:
-        """Return the load with other micro batches. The functions map the present number of tokens to the new one."""
-        critic = self.critic and replace(self.critic, training=self.critic.training.resized(update, log_prob))
+    def at(self, pool: str) -> Policy:
+        """Return the part of the policy that is on one of its pools."""
+        if self.serving_pool is None:
+            return self
+        if pool == self.serving_pool:
+            return replace(self, trains=False, critic=None, receives=True)
+        return replace(self, elsewhere=True)
+
+    def resized(self, update: Callable[[int], int], log_prob: Callable[[int], int]) -> Policy:
+        """Return the policy with other micro batches. The functions map the present number of tokens to the new one."""
+        critic = self.critic and self.critic.resized(update, log_prob)
         tokens, scored = update(self.update_tokens), log_prob(self.log_prob_tokens)
         return replace(self, update_tokens=tokens, log_prob_tokens=scored, critic=critic)
 
 
-@dataclass(frozen=True)
-class CriticLoad:
-    """The critic of a policy. It is in the policy's processes, and is trained on the same rows."""
-
-    model: ModelSize
-    training: TrainingLoad
-
-
-@dataclass(frozen=True)
-class ServingLoad:
-    """How an engine serves a policy."""
-
-    engine: str
-    # rollout.gpu_memory_utilization; None for an engine that does not reserve a share of the GPU.
-    fraction: float | None
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
-    data_parallel: int = 1
-
-    graphs: bool = True  # CUDA graphs, which are kept while the engine sleeps
-    bucket: int = 2 << 30  # Bytes of one bucket of a weight sync
-    context: int | None = None  # rollout.max_model_len; None: the model's context
-    row: int = 0  # Tokens of the longest prompt and response
-    sequences: int = 256  # rollout.max_num_seqs
-    sleeps: bool = True  # rollout.free_cache_engine
-    cache: int | None = None  # Bytes of the KV cache on a GPU, if the engine's options set them
-    adapter: bool = False  # It serves LoRA adapters next to the base weights, and keeps these while it sleeps
-    ranks: int = 0  # Sum of the ranks of its adapter slots. Every slot has the rank of the largest adapter.
-    # The engine is on another pool. This pool has only the policy's training processes, and no memory of the engine.
-    elsewhere: bool = False
-
-    @property
-    def measures(self) -> bool:
-        """Whether the engine measures the free memory of its GPUs when it starts."""
-        return self.fraction is not None and self.cache is None
-
-    @property
-    def parts(self) -> int:
-        """Number of GPUs over which the weights are sharded."""
-        return self.tensor_parallel * self.pipeline_parallel
-
-    @property
-    def replica(self) -> int:
-        """Number of GPUs of one replica."""
-        return self.parts * self.data_parallel
-
-
-@dataclass(frozen=True)
-class Policy:
-    """A policy on a pool."""
-
-    name: str
-    model: ModelSize
-    serving: ServingLoad
-    training: TrainingLoad | None  # None: frozen
-    pool: str = "shared"
-    engines: str | None = None  # The pool that serves it; None: `pool`
-    snapshot: bool = False  # Its engines get weights from a folder while they are awake
-    receives: bool = False  # Its engines get weights from another pool, while they serve. They never sleep.
-    section: str = SECTION  # The section in which a command sets this policy's own settings
-    notes: tuple[str, ...] = ()  # Costs that the formulas ignore
-    path: str = ""  # model.path
-    source: str = ""  # Where the model's sizes were read
-    rows: float = 0.0  # Rows per training step, including rows of the adapters on it
-    updates: int = 1  # Optimiser steps per training step; with several adapters, the largest number
-    trainers: int = 1  # GPUs of the pool that it trains on
-    servers: int = 1  # GPUs of the pool that serves it
-    cache: int = 0  # KV tokens of one engine
-
-    def at(self, pool: str) -> Policy:
-        """Return the part of the policy that is on one of its pools."""
-        if self.engines is None:
-            return self
-        if pool == self.engines:
-            return replace(self, training=None, receives=True)
-        return replace(self, serving=replace(self.serving, elsewhere=True))
-
-    @property
-    def context(self) -> int:
-        """Tokens that the engine must be able to hold for one request."""
-        return self.serving.context or self.model.context
-
-
-@dataclass(frozen=True)
-class _View:
-    """Values of `actor_rollout_ref` of one policy."""
-
-    config: DictConfig
-
-    def get(self, key: str) -> object:
-        return OmegaConf.select(self.config, f"{SECTION}.{key}")
-
-    def number(self, key: str, default: int) -> int:
-        value = self.get(key)
-        return int(value) if isinstance(value, int | float) else default
-
-    def on(self, key: str) -> bool:
-        return bool(self.get(key))
-
-
-def read_policy(run: Run, name: str, model: ModelSize) -> Policy:
+def read_policy(run: Run, name: str, model: ModelSize, source: str = "") -> Policy:
     """Read a policy whose engines the run starts, with the values that follow from its pool."""
-    spec = run.mas.policies[name]
-    values = _View(placed(run, name))
-    served = replace(_serving(values), cache=cache_bytes(run.view(name)))
-    training, on_base = None, adapters(run.mas, name)
-    if spec.is_trained:
-        training = _training(run, name, model)
-        training = replace(training, critic=_critic(run, name, model, training))
-    elif on_base:
-        # The base's processes train its adapters one after another.
-        each = [_training(run, adapter, model) for adapter in on_base]
-        training = replace(
-            each[0],
-            adapter=0,
-            adapters=tuple(one.adapter for one in each),
-            logits=max(one.logits for one in each),
-            logits_update=max(one.logits_update for one in each),
-        )
-        ranks = [int(run.view(adapter).value("model.lora_rank")) for adapter in on_base]
-        slots = len(ranks) * max(ranks)
-        served = replace(served, adapter=facts_of(served.engine).many_adapters, ranks=slots)
-    alone = local_policies(run.mas) == [name] and not spec.overrides
-    section = SECTION if alone else own_section(run.config, name)
-    return Policy(
-        name,
-        model,
-        served,
-        training,
-        spec.pool,
-        spec.engines,
-        snapshot=spec.snapshot is not None,
-        section=section,
-        notes=tuple(_notes(model, values)),
-        updates=max(run.view(each).updates_per_step for each in on_base or [name]),
-        trainers=sum(pool_shape(run, spec.pool)),
-        servers=sum(pool_shape(run, serving_pool(run.mas, name))),
+    on_base, policy = adapters(run.mas, name), replace(_served(run, name, model), source=source)
+    if run.mas.policies[name].is_trained:
+        policy = _trained(policy, run, name)
+        return replace(policy, critic=_critic(policy, run)) if run.critics else policy
+    if not on_base:
+        return policy
+    # The base's processes train its adapters one after another.
+    each = [_trained(policy, run, adapter) for adapter in on_base]
+    ranks = [int(run.view(adapter).value("model.lora_rank")) for adapter in on_base]
+    return replace(
+        each[0],
+        adapter=0,
+        adapters=tuple(one.adapter for one in each),
+        logits=max(one.logits for one in each),
+        logits_update=max(one.logits_update for one in each),
+        updates=max(one.updates for one in each),
+        serves_adapters=facts_of(policy.engine).many_adapters,
+        ranks=len(ranks) * max(ranks),
     )
 
 
-def _temperatures(view: _View, mas: MasConfig, name: str) -> set[float]:
+def _served(run: Run, name: str, model: ModelSize) -> Policy:
+    """Read how a policy is served."""
+    config, spec = placed(run, name), run.mas.policies[name]
+    get, rollout = partial(OmegaConf.select, config[SECTION]), config[SECTION].rollout
+    alone = local_policies(run.mas) == [name] and not spec.overrides
+    facts, lora = facts_of(rollout.name), (get("model.lora_rank") or 0) > 0 and not get("model.lora.merge")
+    return Policy(
+        name=name,
+        model=model,
+        engine=rollout.name,
+        fraction=float(rollout.gpu_memory_utilization) if facts.gpu_fraction else None,
+        pool=spec.pool,
+        serving_pool=spec.engines,
+        section=SECTION if alone else own_section(run.config, name),
+        notes=tuple(_notes(model, config)),
+        model_path=str(get("model.path")),
+        updates=run.view(name).updates_per_step,
+        trainers=sum(pool_shape(run, spec.pool)),
+        servers=sum(pool_shape(run, serving_pool(run.mas, name))),
+        tensor_parallel=rollout.tensor_model_parallel_size,
+        pipeline_parallel=rollout.pipeline_model_parallel_size,
+        data_parallel=rollout.data_parallel_size,
+        graphs=not rollout.enforce_eager,
+        bucket=rollout.checkpoint_engine.update_weights_bucket_megabytes << 20,
+        max_model_len=rollout.max_model_len,
+        row=_row(rollout),
+        sequences=rollout.max_num_seqs,
+        sleeps=rollout.free_cache_engine,
+        cache_bytes=cache_bytes(run.view(name)),
+        serves_adapters=lora and facts.takes_adapters,
+        snapshot=spec.snapshot is not None,
+    )
+
+
+def _trained(policy: Policy, run: Run, name: str) -> Policy:
+    """Add the training of a policy. `name`: the policy itself, or an adapter on it."""
+    config, view, fsdp, model = placed(run, name), run.view(name), "actor.fsdp_config", policy.model
+    get, path = partial(OmegaConf.select, config[SECTION]), training_path(config)
+    copied = _temperatures(run, name) != {1.0}
+    # In the log-prob pass, entropy needs two more tensors of the logits' size if it is neither compiled nor chunked.
+    # The update has the logits and their gradient. flash-attn's cross entropy writes the gradient in place. Entropy in
+    # the loss adds one tensor of that size, and a temperature other than 1 adds two.
+    whole = not get(f"{fsdp}.use_torch_compile") and not get(f"{fsdp}.entropy_from_logits_with_chunking")
+    entropy = bool(get("actor.calculate_entropy") or get("actor.entropy_coeff"))
+    in_place = path.log_probs == FLASH and not entropy
+    rank, size = get("model.lora_rank") or 0, get(f"{fsdp}.fsdp_size") or -1
+    targets = plain(get("model.target_modules")), plain(get("model.exclude_modules"))
+    return replace(
+        policy,
+        trains=True,
+        updates=view.updates_per_step,
+        shards=size if 0 < size < policy.trainers else policy.trainers,
+        update_tokens=_tokens(config, "actor.ppo_max_token_len_per_gpu", "actor.ppo_micro_batch_size_per_gpu"),
+        log_prob_tokens=_tokens(
+            config, "rollout.log_prob_max_token_len_per_gpu", "rollout.log_prob_micro_batch_size_per_gpu"
+        ),
+        element=_element(get(f"{fsdp}.model_dtype")),
+        fsdp2=get("actor.strategy") != "fsdp",
+        param_offload=bool(get(f"{fsdp}.param_offload")),
+        optimizer_offload=bool(get(f"{fsdp}.optimizer_offload")),
+        always_on_cpu=get("actor.strategy") == "fsdp2" and bool(get(f"{fsdp}.offload_policy")),
+        checkpointing=get("model.enable_gradient_checkpointing"),
+        by_tokens=get("actor.use_dynamic_bsz"),
+        path=path,
+        images=get("rollout.prompt_length") / max(1, _row(get("rollout"))) if model.vision else 0.0,
+        reshard=bool(get(f"{fsdp}.reshard_after_forward")),
+        sync_once=bool(get(f"{fsdp}.use_no_sync_for_gradient_accumulation")),
+        logits=2 + 2 * copied + 4 * whole,
+        logits_update=4 - 2 * in_place + 2 * entropy + 4 * copied,
+        old_log_probs=view.old_log_prob_passes,
+        skips=view.skips_zero_advantage,
+        shares=view.shares_prefixes and by_rows(view) is None,
+        adapter=rank * model.adapted(*targets),
+        # With LoRA the model without its adapter is the reference.
+        reference=not rank and bool(get("actor.use_kl_loss") or config.algorithm.get("use_kl_in_reward")),
+        saved=frozenset(get("actor.checkpoint.save_contents") or ()),
+    )
+
+
+def _temperatures(run: Run, name: str) -> set[float]:
     """Temperatures at which the policy's rows are sampled."""
+    mas, usual = run.mas, run.view(name).value("rollout.temperature")
     swapped = {agent: mas.agents[agent].policy for agent in mas.swap.agents if agent in mas.agents}
     own = [
         spec.sampling.get("temperature")
         for agent, spec in mas.agents.items()
         if spec.policy == name or (agent in swapped and name in swapped.values())
     ]
-    every = cast("float", view.get("rollout.temperature"))
-    return {float(every if value is None else value) for value in [*own, *([] if own else [None])]}
+    return {float(usual if value is None else value) for value in own or [None]}
 
 
-def _training(run: Run, name: str, model: ModelSize) -> TrainingLoad:
-    view, gpus, fsdp = _View(placed(run, name)), sum(pool_shape(run, run.mas.policies[name].pool)), "actor.fsdp_config"
-    path, own = training_path(view.config), run.view(name)
-    size = view.number(f"{fsdp}.fsdp_size", -1)
-    copied = _temperatures(view, run.mas, name) != {1.0}
-    # In the log-prob pass, entropy needs two more tensors of the logits' size if it is neither compiled nor chunked.
-    # The update has the logits and their gradient. flash-attn's cross entropy writes the gradient in place. Entropy in
-    # the loss adds one tensor of that size, and a temperature other than 1 adds two.
-    whole = not view.on(f"{fsdp}.use_torch_compile") and not view.on(f"{fsdp}.entropy_from_logits_with_chunking")
-    entropy = view.on("actor.calculate_entropy") or bool(view.get("actor.entropy_coeff"))
-    in_place = path.log_probs == FLASH and not entropy
-    rank = view.number("model.lora_rank", 0)
-    return TrainingLoad(
-        shards=size if 0 < size < gpus else gpus,
-        update_tokens=_tokens(view, "actor.ppo_max_token_len_per_gpu", "actor.ppo_micro_batch_size_per_gpu"),
-        log_prob_tokens=_tokens(
-            view, "rollout.log_prob_max_token_len_per_gpu", "rollout.log_prob_micro_batch_size_per_gpu"
-        ),
-        element=2 if str(view.get(f"{fsdp}.model_dtype")) in ("bf16", "bfloat16", "fp16", "float16") else 4,
-        fsdp2=view.get("actor.strategy") != "fsdp",
-        param_offload=view.on(f"{fsdp}.param_offload"),
-        optimizer_offload=view.on(f"{fsdp}.optimizer_offload"),
-        always_on_cpu=view.get("actor.strategy") == "fsdp2" and view.on(f"{fsdp}.offload_policy"),
-        checkpointing=view.on("model.enable_gradient_checkpointing"),
-        by_tokens=view.on("actor.use_dynamic_bsz"),
-        path=path,
-        images=view.number("rollout.prompt_length", 0) / max(1, _row(view)) if model.vision else 0.0,
-        reshard=view.on(f"{fsdp}.reshard_after_forward"),
-        sync_once=view.on(f"{fsdp}.use_no_sync_for_gradient_accumulation"),
-        logits=2 + 2 * copied + 4 * whole,
-        logits_update=4 - 2 * in_place + 2 * entropy + 4 * copied,
-        old_log_probs=own.old_log_prob_passes,
-        skips=own.skips_zero_advantage,
-        shares=own.shares_prefixes and by_rows(own) is None,
-        adapter=rank * model.adapted(plain(view.get("model.target_modules")), plain(view.get("model.exclude_modules"))),
-        # With LoRA the model without its adapter is the reference.
-        reference=not rank and (view.on("actor.use_kl_loss") or bool(view.config.algorithm.get("use_kl_in_reward"))),
-        saved=frozenset(cast("list[str]", view.get("actor.checkpoint.save_contents") or ())),
-    )
-
-
-def _critic(run: Run, name: str, model: ModelSize, own: TrainingLoad) -> CriticLoad | None:
-    """Read the critic of a policy; None without critics. `model`, `own`: the policy's model and its training load."""
-    if not run.critics:
-        return None
-    section, view = placed(run, name).critic, run.view(name)
+def _critic(policy: Policy, run: Run) -> Policy:
+    """Read the critic of a policy, which has the policy's GPUs and rows."""
+    view = run.view(policy.name)
+    section, model = placed(run, policy.name).critic, policy.model
     if view.critic_path != view.get("model.path"):
-        model, _ = size_in(section.model, f"the critic of policy {name}: ")
-    tensors = list(model.tensors)
-    if not model.tied:
-        tensors.remove(model.embedding)  # A value model outputs one number per token in place of logits.
-    model = replace(model, tensors=tuple(tensors), tied=True)
+        model, _ = size_in(section.model, f"the critic of policy {policy.name}: ")
     tokens = section.get("ppo_infer_max_token_len_per_gpu") or CRITIC_TOKENS
-    load = replace(
-        own,
+    return replace(
+        policy,
+        model=model.as_value_model,
         update_tokens=tokens,
         log_prob_tokens=tokens,
-        element=4,
+        element=_element(section.fsdp.model_dtype),
         fsdp2=section.strategy != "fsdp",
         param_offload=section.fsdp.param_offload,
         optimizer_offload=section.fsdp.optimizer_offload,
         always_on_cpu=section.strategy == "fsdp2" and section.fsdp.offload_policy,
         checkpointing=section.model.enable_gradient_checkpointing,
         by_tokens=True,
-        path=replace(own.path, log_probs=FLASH),
-        logits=0,  # A value model has no logits.
+        path=replace(policy.path, log_probs=FLASH),
+        logits=0,
         logits_update=0,
         old_log_probs=1.0,
         skips=False,
@@ -304,58 +295,41 @@ def _critic(run: Run, name: str, model: ModelSize, own: TrainingLoad) -> CriticL
         reference=False,
         saved=frozenset(section.checkpoint.save_contents),
     )
-    return CriticLoad(model, load)
 
 
-def _tokens(view: _View, budget: str, micro: str) -> int:
+def _element(dtype: object) -> int:
+    """Bytes of a parameter of this dtype."""
+    return 2 if str(dtype) in HALF else 4
+
+
+def _row(rollout: DictConfig) -> int:
+    """Tokens of the longest prompt and response."""
+    return cast("int", rollout.prompt_length + rollout.response_length)
+
+
+def _tokens(config: DictConfig, budget: str, micro: str) -> int:
     """Number of tokens of a micro batch on one GPU: the token budget, or a fixed number of longest rows."""
-    if view.on("actor.use_dynamic_bsz"):
-        return view.number(budget, 16384)
-    return view.number(micro, 1) * _row(view) // view.number("actor.ulysses_sequence_parallel_size", 1)
+    get = partial(OmegaConf.select, config[SECTION])
+    if get("actor.use_dynamic_bsz"):
+        return cast("int", get(budget))
+    return int((get(micro) or 1) * _row(get("rollout")) // (get("actor.ulysses_sequence_parallel_size") or 1))
 
 
-def _row(view: _View) -> int:
-    return view.number("rollout.prompt_length", 0) + view.number("rollout.response_length", 0)
-
-
-def _serving(view: _View) -> ServingLoad:
-    engine = str(view.get("rollout.name"))
-    context = view.get("rollout.max_model_len")
-    fraction = cast("float", view.get("rollout.gpu_memory_utilization"))
-    lora = view.number("model.lora_rank", 0) > 0 and not view.on("model.lora.merge")
-    return ServingLoad(
-        engine=engine,
-        fraction=float(fraction) if facts_of(engine).gpu_fraction else None,
-        tensor_parallel=view.number("rollout.tensor_model_parallel_size", 1),
-        pipeline_parallel=view.number("rollout.pipeline_model_parallel_size", 1),
-        data_parallel=view.number("rollout.data_parallel_size", 1),
-        graphs=not view.on("rollout.enforce_eager"),
-        bucket=view.number("rollout.checkpoint_engine.update_weights_bucket_megabytes", 2048) << 20,
-        context=context if isinstance(context, int) else None,
-        row=_row(view),
-        sequences=view.number("rollout.max_num_seqs", 256),
-        sleeps=view.on("rollout.free_cache_engine"),
-        adapter=lora and facts_of(engine).takes_adapters,
-    )
-
-
-def _notes(model: ModelSize, view: _View) -> Iterator[str]:
-    strategy = view.get("actor.strategy")
-    if strategy not in ("fsdp", "fsdp2"):
-        yield f"actor.strategy={strategy} is estimated as FSDP2"
-    engine = str(view.get("rollout.name"))
-    if engine not in ("vllm", "sglang"):
-        yield f"rollout.name={engine} is estimated as vLLM" + (
-            "" if facts_of(engine).gpu_fraction else " without a fraction"
-        )
-    if view.get("rollout.quantization"):
+def _notes(model: ModelSize, config: DictConfig) -> Iterator[str]:
+    actor, rollout, engine = config[SECTION].actor, config[SECTION].rollout, config[SECTION].rollout.name
+    if actor.strategy not in ("fsdp", "fsdp2"):
+        yield f"actor.strategy={actor.strategy} is estimated as FSDP2"
+    if facts_of(engine).memory is None:
+        fraction = "" if facts_of(engine).gpu_fraction else " without a fraction"
+        yield f"rollout.name={engine} is estimated as vLLM{fraction}"
+    if rollout.get("quantization"):
         yield "rollout.quantization is left out: weights are estimated in bfloat16"
-    if view.on("actor.use_dynamic_bsz") and not view.on("model.use_remove_padding"):
+    if actor.use_dynamic_bsz and not config[SECTION].model.use_remove_padding:
         yield "model.use_remove_padding=False: padding of short rows is left out"
-    if attention(view.config) == "eager":
+    if attention(config) == "eager":
         yield "attn_implementation=eager: the scores of all pairs of tokens are left out"
     if model.tower and not model.vision:
         yield "the vision tower is not of Qwen's kind: its weights are counted, and not what it computes"
     elif model.vision:
-        pixels = model.vision.pixels * view.number("rollout.prompt_length", 0) / 2**20
+        pixels = model.vision.pixels * rollout.prompt_length / 2**20
         yield f"images are estimated to fill prompts; {pixels:.0f} MiB of pixels per row on the host are left out"

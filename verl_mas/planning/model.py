@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import cast
 
@@ -52,6 +52,7 @@ class ModelSize:
     uncached: int = 0  # layers without keys and values
     tower: int = 0  # parameters of a vision tower and of the layers between it and the text model
     vision: Vision | None = None  # None also for a tower not of Qwen's kind: only its weights are counted
+    is_value_model: bool = False  # it outputs one number per token in place of logits, whatever `tied` is
 
     @cached_property
     def parameters(self) -> int:
@@ -78,14 +79,26 @@ class ModelSize:
         return self.vocabulary * self.hidden
 
     @property
+    def has_own_head(self) -> bool:
+        """Whether an output layer has weights of its own."""
+        return not self.tied and not self.is_value_model
+
+    @property
     def layer(self) -> int:
         """Elements of one layer of the text model."""
-        return (self.parameters - self.tower - self.embedding * (1 if self.tied else 2)) // self.layers
+        return (self.parameters - self.tower - self.embedding * (1 + self.has_own_head)) // self.layers
 
     @property
     def computed(self) -> int:
         """Number of parameters with which every token is multiplied. An untied embedding table is only looked up."""
-        return self.parameters - (0 if self.tied else self.embedding)
+        return self.parameters - self.has_own_head * self.embedding
+
+    @property
+    def as_value_model(self) -> ModelSize:
+        tensors = list(self.tensors)
+        if self.has_own_head:
+            tensors.remove(self.embedding)
+        return replace(self, tensors=tuple(tensors), is_value_model=True)
 
     @property
     def attending(self) -> int:

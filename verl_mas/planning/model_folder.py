@@ -81,18 +81,19 @@ def _folder(path: object) -> Path | None:
     return local_folder(path) if isinstance(path, str) and path else None
 
 
-def settings(model: DictConfig) -> Mapping[str, object]:
-    """The model's config.json; empty if it is not here."""
+def _in_folder(model: DictConfig) -> Mapping[str, object]:
     folder = _folder(model.get("hf_config_path")) or _folder(model.get("path"))
     return readable_json(folder / "config.json") if folder else {}
 
 
+def settings(model: DictConfig) -> Mapping[str, object]:
+    """The model's config.json, or its entry in the table of known models; empty if the model is in neither place."""
+    return _in_folder(model) or known(str(model.get("path"))) or {}
+
+
 def fields(model: DictConfig) -> Mapping[str, object]:
-    """The model's config.json, with the fields of the text model merged into it if the model also reads images. Falls
-    back to the table of known models."""
+    """Like `settings`, with the fields of the text model merged into it if the model also reads images."""
     found = settings(model)
-    if not found and not model.get("hf_config_path"):
-        found = known(str(model.get("path"))) or {}
     text = found.get("text_config")
     return {**found, **(text if isinstance(text, Mapping) else {})}
 
@@ -118,7 +119,7 @@ def has_own_head(model: DictConfig) -> bool:
 
 def vision_of(model: DictConfig) -> Mapping[str, object] | None:
     """The vision part of a model's config.json; empty for a text model, None if the model is not known."""
-    found = settings(model) or known(str(model.get("path"))) or {}
+    found = settings(model)
     parts = [found[key] for key in READS_MEDIA if key in found]
     return None if not found else parts[0] if parts and isinstance(parts[0], Mapping) else {}
 
@@ -189,8 +190,8 @@ class UnknownSize(ConfigError):
 def size_in(model: DictConfig, who: str) -> tuple[ModelSize, str]:
     """Return the size of a model, and where it was read. Raises UnknownSize. `who`: the model's owner in messages."""
     found, source = settings(model), f"config.json of {model.get('hf_config_path') or model.path}"
-    if not found:
-        found, source = known(str(model.path)) or {}, "a table in verl-mas, as no config.json is here"
+    if not _in_folder(model):
+        source = "a table in verl-mas, as no config.json is here"
     if not found:
         value, rule = f"the size of model.path={model.path} is not known", "the plan reads the model's config.json"
         fix = f"put config.json into a folder, and set {SECTION}.model.hf_config_path to it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from omegaconf import OmegaConf
 
@@ -17,8 +18,10 @@ from verl_mas.planning.events import LOG_PROBS, WAITING, Moment, Pool, total
 from verl_mas.planning.fit import Larger, fits, needed_tokens, tokens, too_small, worst
 from verl_mas.planning.hardware import GIB, SAFE, Hardware
 from verl_mas.planning.load import Policy, Terms
-from verl_mas.planning.serving import SGLANG
 from verl_mas.planning.step import Step, expected, rows_of, seconds, training_line
+from verl_mas.workflow.codecs import JsonObject
+
+Problem: TypeAlias = ConfigError | ConfigWarning
 
 # Terms that do not follow from tensor shapes. Their values were measured on other machines.
 ROUGH = ("contexts", "CUDA graphs", "images")
@@ -27,73 +30,17 @@ MARGIN = 1.25
 
 
 @dataclass(frozen=True)
-class AdapterPlan:
-    """The plan of a policy that is an adapter. Its memory is part of its base's."""
-
-    rank: int
-    parameters: int
-    disk: float  # size of one checkpoint, in GiB
-    updates: int  # optimiser steps per training step
-
-
-@dataclass(frozen=True)
-class PolicyPlan:
-    """The plan of a policy. Sizes are in GiB."""
-
-    model: str
-    source: str  # where the model's numbers were read
-    parameters: int
-    engine: str
-    replicas: int
-    kv_tokens: int  # KV tokens that one replica holds
-    context: int  # tokens that one request may have
-    concurrent: int  # requests of the whole context that all replicas hold together
-    # Phase -> memory of a GPU of the pool, including the other policies. Key `waiting`: memory of this policy alone
-    # while another policy computes.
-    gpu: Mapping[str, float]
-    # Like `gpu`, with rows of the usual length; `gpu` is the worst case.
-    expected: Mapping[str, float]
-    disk: float  # size of one checkpoint, without the adapters on this policy
-    updates: int | None  # optimiser steps per training step; null if it is not trained
-    notes: Sequence[str]
-    path: str  # the kernels of attention and log-probs in training, and their time; empty if frozen
-    adapters: Mapping[str, AdapterPlan] = field(default_factory=dict)  # the policies that are adapters on it
-
-
-@dataclass(frozen=True)
-class PoolPlan:
-    policies: Sequence[str]
-    nodes: int
-    gpus_per_node: int
-    phases: bool
-    worst: str  # the phase and policy of the worst moment
-    gpu: float  # memory of one GPU at the worst moment
-    expected: float  # like `gpu`, with rows of the usual length; `gpu` is the worst case
-    parts: Mapping[str, float]  # the parts of `gpu`
-    host: float  # host memory of each node, without the processes themselves
-    host_parts: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class TimePlan:
-    seconds: float  # seconds of one step
-    phases: Mapping[str, float]  # the parts of `seconds`
-    hours: float | None  # hours of the run; null if the number of steps is unknown without the data
-    limit: float | None  # seconds of a step with longest replies; null: the user assumed the length of replies
-    alone: float  # seconds of a step with one agent that acts once, on the first trained policy
-    step: Step
-
-
-@dataclass(frozen=True)
 class RunPlan:
+    """The plan of a run, as `verl-mas plan --json` writes it. Sizes are in GiB."""
+
     hardware: Hardware
     gpus: int  # GPUs that the run reserves
-    policies: Mapping[str, PolicyPlan]
-    pools: Mapping[str, PoolPlan]
+    policies: Mapping[str, JsonObject]
+    pools: Mapping[str, JsonObject]
     host: float  # host memory of the worst node
     disk: float  # size of one checkpoint of all policies
     kept: int | None  # trainer.max_actor_ckpt_to_keep; null: all
-    time: TimePlan | None  # null if nothing is trained here
+    time: JsonObject | None  # null if nothing is trained here
     errors: Sequence[ConfigError] = field(default=())
     warnings: Sequence[ConfigWarning] = field(default=())
 
@@ -108,8 +55,7 @@ def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware, step: 
     served = {name: replace(policy, rows=rows.get(name, 0.0)) for name, policy in served.items()}
     for name in used_pools(mas):
         policies = [served[policy].at(name) for policy in policies_on(mas, name)]
-        phases = mas.pools[name].serving == "phases"
-        pools[name] = Pool(policies, hardware.card, phases=phases)
+        pools[name] = Pool(policies, hardware.card, phases=mas.pools[name].serving == "phases")
     shapes = {name: pool_shape(run, name) for name in pools}
     host = {name: pool.host(shapes[name][0]) for name, pool in pools.items()}
     node = _worst_node(shapes, {name: total(terms) for name, terms in host.items()}, hardware)
@@ -119,83 +65,89 @@ def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware, step: 
     if list(shapes) == [DEFAULT_POOL] and sum(shapes[DEFAULT_POOL]) < hardware.gpus:
         nodes = f"trainer.nnodes={hardware.nodes} " if len(shapes[DEFAULT_POOL]) != hardware.nodes else ""
         larger = f"{nodes}trainer.n_gpus_per_node={hardware.gpus_per_node}", hardware.gpus
-    errors = [*_too_few_gpus(shapes, gpus_needed(run), hardware)]
-    warnings = [warning for pool in pools.values() for warning in _long_context(pool)]
-    served = {name: replace(one, cache=tokens(pools[one.engines or one.pool], one)) for name, one in served.items()}
+    problems: list[Problem] = [*_too_few_gpus(shapes, gpus_needed(run), hardware)]
+    problems += [warning for pool in pools.values() for warning in _long_context(pool)]
+    served = {
+        name: replace(one, kv_tokens=tokens(pools[one.serving_pool or one.pool], one)) for name, one in served.items()
+    }
     usual = {name: pool.of(expected(policy, step) for policy in pool.policies) for name, pool in pools.items()}
     for name, pool in pools.items():
-        if fits(pool):
-            continue
-        change = _fix(pool, sum(shapes[name]), larger)
-        # If the usual rows do not fit either, every step would fail.
-        found = [[*_memory(name, rows, change)] for rows in (fit.one_row(pool), usual[name])]
-        # An error for either kind of rows takes precedence over a warning for the other.
-        lacking = next(
-            (each for each in found if any(isinstance(one, ConfigError) for one in each)), found[0] or found[1]
-        )
-        errors += [problem for problem in lacking if isinstance(problem, ConfigError)]
-        warnings += [problem for problem in lacking if isinstance(problem, ConfigWarning)]
-        warnings += [] if lacking else [_crowded(name, (pool, usual[name]), served, step, change)]
+        problems += [] if fits(pool) else _lacking(name, pool, usual[name], step, _fix(pool, sum(shapes[name]), larger))
     return RunPlan(
         hardware=hardware,
         gpus=gpus_needed(run),
         policies={name: _policy(run, policy, pools, usual, step) for name, policy in served.items()},
-        pools={name: _pool_plan(pools[name], usual[name], shapes[name], host[name]) for name in pools},
+        pools={name: _pool(pools[name], usual[name], shapes[name], host[name]) for name in pools},
         host=node / GIB,
-        disk=sum(training.checkpoint(one.model, one.training) for one in served.values()) / GIB,
+        disk=sum(map(training.checkpoint, served.values())) / GIB,
         kept=keep if isinstance(keep, int) else None,
         time=_time(list(served.values()), step),
-        errors=errors,
-        warnings=warnings,
+        errors=[problem for problem in problems if isinstance(problem, ConfigError)],
+        warnings=[problem for problem in problems if isinstance(problem, ConfigWarning)],
     )
 
 
-def _time(policies: Sequence[Policy], step: Step) -> TimePlan | None:
-    trained = next((policy for policy in policies if policy.training), None)
+def _time(policies: Sequence[Policy], step: Step) -> JsonObject | None:
+    trained = next((policy for policy in policies if policy.trains), None)
     if trained is None:
         return None
     phases, one = seconds(policies, step), step.alone
-    alone, whole = seconds([replace(trained, rows=one.rows)], one), sum(phases.values())
-    longest = sum(seconds(policies, step.at_limit).values()) if step.at_limit else None
-    hours = step.steps * whole / 3600 if step.steps else None
-    return TimePlan(whole, phases, hours, longest, sum(alone.values()), step)
-
-
-def _policy(run: Run, policy: Policy, pools: Mapping[str, Pool], usual: Mapping[str, Pool], step: Step) -> PolicyPlan:
-    replicas = policy.servers // policy.serving.replica
-    sizes = zip(adapters(run.mas, policy.name), policy.training.adapters if policy.training else (), strict=True)
-    on_it = {
-        name: AdapterPlan(
-            int(run.view(name).value("model.lora_rank")),
-            parameters,
-            training.adapter_checkpoint(parameters) / GIB,
-            run.view(name).updates_per_step,
-        )
-        for name, parameters in sizes
+    whole = sum(phases.values())
+    return {
+        "seconds": whole,  # of one step
+        "phases": phases,  # the parts of `seconds`
+        # Hours of the run; null if the number of steps is unknown without the data.
+        "hours": step.steps * whole / 3600 if step.steps else None,
+        # Seconds of a step with longest replies; null: the user assumed the length of replies.
+        "limit": sum(seconds(policies, step.at_limit).values()) if step.at_limit else None,
+        # Seconds of a step with one agent that acts once, on the first trained policy.
+        "alone": sum(seconds([replace(trained, rows=one.rows)], one).values()),
+        "step": step,
     }
-    return PolicyPlan(
-        model=policy.path,
-        source=policy.source,
-        parameters=policy.model.parameters,
-        engine=policy.serving.engine,
-        replicas=replicas,
-        kv_tokens=policy.cache * policy.serving.data_parallel,
-        context=policy.context,
-        concurrent=policy.cache // policy.context * policy.serving.data_parallel * replicas,
-        gpu=_phases(pools, policy),
-        expected=_phases(usual, policy),
-        disk=0.0 if on_it else training.checkpoint(policy.model, policy.training) / GIB,
-        updates=run.view(policy.name).updates_per_step if run.mas.policies[policy.name].is_trained else None,
-        notes=policy.notes,
-        path=training_line(policy, step),
-        adapters=on_it,
-    )
+
+
+def _policy(run: Run, policy: Policy, pools: Mapping[str, Pool], usual: Mapping[str, Pool], step: Step) -> JsonObject:
+    replicas, on_it = policy.servers // policy.replica, _adapters(run, policy)
+    return {
+        "model": policy.model_path,
+        "source": policy.source,
+        "parameters": policy.model.parameters,
+        "engine": policy.engine,
+        "replicas": replicas,
+        "kv_tokens": policy.kv_tokens * policy.data_parallel,  # KV tokens that one replica holds
+        "context": policy.context,
+        # Requests of the whole context that all replicas hold together.
+        "concurrent": policy.kv_tokens // policy.context * policy.data_parallel * replicas,
+        # Phase -> memory of a GPU of the pool, including the other policies. Key `waiting`: memory of this policy alone
+        # while another policy computes.
+        "gpu": _phases(pools, policy),
+        "expected": _phases(usual, policy),  # with rows of the usual length; `gpu` is the worst case
+        "disk": 0.0 if on_it else training.checkpoint(policy) / GIB,  # one checkpoint, without the adapters on it
+        # Optimiser steps per training step; null if it is not trained.
+        "updates": policy.updates if run.mas.policies[policy.name].is_trained else None,
+        "notes": policy.notes,
+        "path": training_line(policy, step),  # empty if frozen
+        "adapters": on_it,
+    }
+
+
+def _adapters(run: Run, policy: Policy) -> JsonObject:
+    """Describe the policies that are adapters on a base. Their memory is part of the base's."""
+    return {
+        name: {
+            "rank": int(run.view(name).value("model.lora_rank")),
+            "parameters": parameters,
+            "disk": training.adapter_checkpoint(parameters) / GIB,
+            "updates": run.view(name).updates_per_step,
+        }
+        for name, parameters in zip(adapters(run.mas, policy.name), policy.adapters, strict=True)
+    }
 
 
 def _phases(pools: Mapping[str, Pool], policy: Policy) -> dict[str, float]:
     """Return the GiB on a GPU in each phase. If the policy is on two pools, the larger number counts."""
     found: dict[str, float] = {}
-    for pool in [pools[policy.pool], *([pools[policy.engines]] if policy.engines else [])]:
+    for pool in [pools[policy.pool], *([pools[policy.serving_pool]] if policy.serving_pool else [])]:
         here = next(here for here in pool.policies if here.name == policy.name)
         sizes = [(event.phase, event.total) for event in pool.events() if event.policy in (policy.name, None)]
         for phase, size in [*sizes, (WAITING, total(pool.waiting(here)))]:
@@ -203,20 +155,20 @@ def _phases(pools: Mapping[str, Pool], policy: Policy) -> dict[str, float]:
     return found
 
 
-def _pool_plan(pool: Pool, usual: Pool, shape: Sequence[int], host: Terms) -> PoolPlan:
+def _pool(pool: Pool, usual: Pool, shape: Sequence[int], host: Terms) -> JsonObject:
     event = worst(pool)
-    return PoolPlan(
-        policies=[policy.name for policy in pool.policies],
-        nodes=len(shape),
-        gpus_per_node=shape[0],
-        phases=pool.phases,
-        worst=_named(event, pool),
-        gpu=event.total / GIB,
-        expected=worst(usual).total / GIB,
-        parts=_gib(event.parts),
-        host=total(host) / GIB,
-        host_parts=_gib(host),
-    )
+    return {
+        "policies": [policy.name for policy in pool.policies],
+        "nodes": len(shape),
+        "gpus_per_node": shape[0],
+        "phases": pool.phases,
+        "worst": _named(event, pool),  # the phase and policy of the worst moment
+        "gpu": event.total / GIB,  # memory of one GPU at the worst moment
+        "expected": worst(usual).total / GIB,  # like `gpu`, with rows of the usual length
+        "parts": _gib(event.parts),  # of `gpu`
+        "host": total(host) / GIB,  # host memory of each node, without the processes themselves
+        "host_parts": _gib(host),
+    }
 
 
 def _gib(terms: Terms) -> dict[str, float]:
@@ -262,7 +214,15 @@ def _fix(pool: Pool, gpus: int, larger: Larger | None) -> str:
     return "; or ".join(f"set {settings}" for settings in found) or f"use more or larger GPUs, a smaller model{apart}"
 
 
-def _memory(name: str, pool: Pool, change: str) -> Iterator[ConfigError | ConfigWarning]:
+def _lacking(name: str, pool: Pool, usual: Pool, step: Step, change: str) -> list[Problem]:
+    """Report that a pool does not fit. If the usual rows do not fit either, every step would fail."""
+    found = [[*_memory(name, rows, change)] for rows in (fit.one_row(pool), usual)]
+    # An error for either kind of rows takes precedence over a warning for the other.
+    refused = next((each for each in found if any(isinstance(one, ConfigError) for one in each)), None)
+    return refused or found[0] or found[1] or [_crowded(name, pool, usual, step, change)]
+
+
+def _memory(name: str, pool: Pool, change: str) -> Iterator[Problem]:
     """Check a pool with one longest row in each micro batch, or with usual rows.
 
     A pool that exceeds the card even without the rough terms is refused. A pool that leaves less than the usual reserve
@@ -279,12 +239,12 @@ def _memory(name: str, pool: Pool, change: str) -> Iterator[ConfigError | Config
         yield ConfigWarning(taken, f"estimated, of {card:.1f} GiB: {why}", change)
     for policy in too_small(pool):
         held, needed = tokens(pool, policy), needed_tokens(policy)
-        value = f"policy {policy.name}: the KV cache of {policy.serving.engine} holds {held} tokens"
-        if held < policy.serving.row:
-            yield ConfigError(value, rule=f"a row has up to {policy.serving.row} tokens", fix=change)
+        value = f"policy {policy.name}: the KV cache of {policy.engine} holds {held} tokens"
+        if held < policy.row:
+            yield ConfigError(value, rule=f"a row has up to {policy.row} tokens", fix=change)
             continue
-        unset = "" if policy.serving.context else ", the model's context, as rollout.max_model_len is null"
-        reason = f"estimated; vLLM starts only if it can hold a request of {needed} tokens{unset}"
+        unset = "" if policy.max_model_len else ", the model's context, as rollout.max_model_len is null"
+        reason = f"estimated; the engine starts only if it can hold a request of {needed} tokens{unset}"
         yield ConfigWarning(value, reason, change)
 
 
@@ -293,19 +253,14 @@ def _taken(name: str, pool: Pool, event: Moment) -> str:
     return f"pool {name}: {_named(event, pool)} takes {event.total / GIB:.1f} GiB per GPU ({parts})"
 
 
-def _crowded(
-    name: str, pools: tuple[Pool, Pool], served: Mapping[str, Policy], step: Step, change: str
-) -> ConfigWarning:
+def _crowded(name: str, pool: Pool, usual: Pool, step: Step, change: str) -> ConfigWarning:
     """Warn about a pool that fits with one longest row per micro batch, but not with micro batches full of longest
-    rows. `pools`: the pool with longest rows, and the same pool with usual rows."""
-    pool, usual = pools
+    rows. `usual`: the same pool with usual rows."""
     event, most, share = worst(pool), SAFE * pool.card / GIB, fit.room(pool)
-    policy = served[str(event.policy)]
-    load, row = policy.training, policy.serving.row
-    assert load is not None
-    size = load.log_prob_tokens if event.phase == LOG_PROBS else load.update_tokens
-    rows = max(1.0, policy.rows / policy.trainers / policy.updates) if load.by_tokens else size / row
-    how = fit.odds(share * size / rows / row, step.length / row, rows, policy.rows / rows)
+    policy = next(policy for policy in pool.policies if policy.name == event.policy)
+    size = policy.log_prob_tokens if event.phase == LOG_PROBS else policy.update_tokens
+    rows = max(1.0, policy.rows / policy.trainers / policy.updates) if policy.by_tokens else size / policy.row
+    how = fit.odds(share * size / rows / policy.row, step.length / policy.row, rows, policy.rows / rows)
     return ConfigWarning(
         f"{'worst case' if fits(usual) else 'expected'}: {_taken(name, pool, event)}, and {most:.1f} fit",
         f"only if a micro batch has more than {share * size:,.0f} of the {size:,} tokens that it can have; rows of the "
@@ -317,10 +272,11 @@ def _crowded(
 def _long_context(pool: Pool) -> Iterator[ConfigWarning]:
     for policy in pool.policies:
         held, needed = tokens(pool, policy), int(MARGIN * policy.context)
-        if policy.serving.context is None and needed_tokens(policy) <= held < needed:
-            starts = "" if policy.serving.engine == SGLANG else ", and vLLM starts only if it can hold one such request"
+        if policy.max_model_len is None and needed_tokens(policy) <= held < needed:
+            must = policy.memory.holds_context
+            starts = ", and the engine starts only if it can hold one such request" if must else ""
             yield ConfigWarning(
                 f"policy {policy.name}: rollout.max_model_len is null, so a request may have {policy.context} tokens",
                 f"the KV cache holds {held} by an estimate{starts}",
-                f"set {policy.section}.rollout.max_model_len={policy.serving.row}, the longest prompt and response",
+                f"set {policy.section}.rollout.max_model_len={policy.row}, the longest prompt and response",
             )

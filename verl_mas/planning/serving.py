@@ -1,14 +1,14 @@
 """Memory of an engine in bytes, on each GPU of a replica and on the host.
 
-`rollout.gpu_memory_utilization` has two meanings. vLLM takes that share of the whole GPU, including its context and
-CUDA graphs. SGLang takes that share of the memory that is free when it starts, for weights and KV cache; context and
-graphs come on top.
+`rollout.gpu_memory_utilization` has two meanings (`EngineMemory.of_free`). Some engines take that share of the whole
+GPU, including context and CUDA graphs. Others take that share of the memory that is free when they start, for weights
+and KV cache; context and graphs come on top.
 """
 
 from __future__ import annotations
 
 from verl_mas.planning.hardware import GIB
-from verl_mas.planning.load import Policy, ServingLoad, Terms
+from verl_mas.planning.load import Policy, Terms
 from verl_mas.planning.model import SERVED, ModelSize
 from verl_mas.planning.training import CONTEXT, layer_activations
 
@@ -16,21 +16,19 @@ from verl_mas.planning.training import CONTEXT, layer_activations
 GRAPHS, WORKSPACE = 1.0 * GIB, 0.5 * GIB
 # Tokens of the largest image that Qwen's processors accept by default. Engines process such an image when they start.
 LARGEST_IMAGE = 16_384
-# The engine whose `gpu_memory_utilization` is a share of the free memory.
-SGLANG = "sglang"
 # Number of buckets that verl's checkpoint engine between pools allocates on each side, sending and receiving.
 APART_BUCKETS = 2
 
 
-def weights(model: ModelSize, serving: ServingLoad) -> float:
+def weights(policy: Policy) -> float:
     """Bytes of the weights on one GPU, with slots for adapters. vLLM allocates slots for all layers, even if adapters
     are on few layers."""
-    return (model.served + SERVED * serving.ranks * model.adapted()) / serving.parts
+    return (policy.model.served + SERVED * policy.ranks * policy.model.adapted()) / policy.parts
 
 
-def kv_per_token(model: ModelSize, serving: ServingLoad) -> float:
+def kv_per_token(policy: Policy) -> float:
     """Bytes of one token's keys and values on one GPU."""
-    return model.kv_bytes(serving.tensor_parallel) / serving.pipeline_parallel
+    return policy.model.kv_bytes(policy.tensor_parallel) / policy.pipeline_parallel
 
 
 def encoder(model: ModelSize) -> float:
@@ -39,42 +37,41 @@ def encoder(model: ModelSize) -> float:
     return layer_activations(vision, LARGEST_IMAGE * vision.merged) if vision else 0.0
 
 
-def beside(serving: ServingLoad) -> Terms:
+def beside(policy: Policy) -> Terms:
     """Memory of an awake engine besides weights and KV cache."""
-    return {"contexts": CONTEXT, "CUDA graphs": WORKSPACE + (GRAPHS if serving.graphs else 0.0)}
+    return {"contexts": CONTEXT, "CUDA graphs": WORKSPACE + (GRAPHS if policy.graphs else 0.0)}
 
 
-def kv_cache(model: ModelSize, serving: ServingLoad, card: float, free: float) -> float:
+def kv_cache(policy: Policy, card: float, free: float) -> float:
     """Bytes of the KV cache on one GPU; negative if the weights alone exceed the fraction.
 
     `card`: the whole GPU. `free`: its free memory when the engine starts.
     """
-    if serving.elsewhere:
+    if policy.elsewhere:
         return 0.0
-    if serving.cache is not None:
-        return float(serving.cache)
-    if serving.fraction is None:
-        return kv_per_token(model, serving) * serving.sequences * serving.row
-    if serving.engine == SGLANG:
-        return serving.fraction * free - weights(model, serving)
-    taken = weights(model, serving) + encoder(model) + sum(beside(serving).values())
-    return serving.fraction * card - taken
+    if policy.cache_bytes is not None:
+        return float(policy.cache_bytes)
+    if policy.fraction is None:
+        return kv_per_token(policy) * policy.sequences * policy.row
+    if policy.memory.of_free:
+        return policy.fraction * free - weights(policy)
+    return policy.fraction * card - weights(policy) - encoder(policy.model) - sum(beside(policy).values())
 
 
-def awake(model: ModelSize, serving: ServingLoad, cache: float) -> Terms:
-    if serving.elsewhere:
+def awake(policy: Policy, cache: float) -> Terms:
+    if policy.elsewhere:
         return {}
-    kept = {"weights": weights(model, serving), "KV cache": max(0.0, cache)}
-    return {**beside(serving), **kept, "images": encoder(model)}
+    kept = {"weights": weights(policy), "KV cache": max(0.0, cache)}
+    return {**beside(policy), **kept, "images": encoder(policy.model)}
 
 
-def asleep(model: ModelSize, serving: ServingLoad, cache: float) -> Terms:
-    """Memory of a sleeping engine. The context and the captured graphs stay; SGLang with an adapter keeps its weights,
-    too."""
-    if serving.elsewhere or not serving.sleeps:
-        return awake(model, serving, cache)
-    kept = weights(model, serving) if serving.adapter and serving.engine == SGLANG else 0.0
-    return {**beside(serving), "weights": kept}
+def asleep(policy: Policy, cache: float) -> Terms:
+    """Memory of a sleeping engine. The context and the captured graphs stay; some engines with an adapter keep their
+    weights, too."""
+    if policy.elsewhere or policy.receives or not policy.sleeps:
+        return awake(policy, cache)
+    kept = weights(policy) if policy.serves_adapters and policy.memory.keeps_base else 0.0
+    return {**beside(policy), "weights": kept}
 
 
 def syncing(policy: Policy) -> Terms:
@@ -84,27 +81,25 @@ def syncing(policy: Policy) -> Terms:
     Weights from another pool arrive in two buckets at a time, and are passed to the engine in a third bucket. A
     snapshot reads its weights from a folder.
     """
-    model, serving, training = policy.model, policy.serving, policy.training
-    here = {} if serving.elsewhere else {**beside(serving), "weights": weights(model, serving)}
+    here = {} if policy.elsewhere else {**beside(policy), "weights": weights(policy)}
     if policy.receives:
-        return {**here, "bucket": received(serving)}
-    if training is None:
-        return {**here, "bucket": float(serving.bucket)} if policy.snapshot else here
-    buckets = (APART_BUCKETS if serving.elsewhere else 1) * float(serving.bucket)
-    return {**here, "bucket": buckets, "gathered tensor": float(training.element * model.largest)}
+        return {**here, "bucket": received(policy)}
+    if not policy.trains:
+        return {**here, "bucket": float(policy.bucket)} if policy.snapshot else here
+    buckets = (APART_BUCKETS if policy.elsewhere else 1) * float(policy.bucket)
+    return {**here, "bucket": buckets, "gathered tensor": float(policy.element * policy.model.largest)}
 
 
-def received(serving: ServingLoad) -> float:
+def received(policy: Policy) -> float:
     """Bytes of the buckets next to an engine that receives weights from another pool."""
-    return (APART_BUCKETS + 1) * float(serving.bucket)
+    return (APART_BUCKETS + 1) * float(policy.bucket)
 
 
 def host_copy(policy: Policy, *, phases: bool) -> float:
-    """Bytes of one replica's weights in host memory. SGLang always has a copy; vLLM has one if it sleeps and keeps its
-    weights."""
-    serving = policy.serving
-    if serving.elsewhere or policy.receives:
+    """Bytes of one replica's weights in host memory. Some engines always have a copy; others have one if they sleep and
+    keep their weights."""
+    if policy.elsewhere or policy.receives:
         return 0.0
-    kept = phases or policy.training is None or serving.adapter
-    copied = serving.engine == SGLANG or (serving.fraction is not None and kept)
-    return float(policy.model.served * serving.data_parallel) if copied else 0.0
+    kept = phases or not policy.trains or policy.serves_adapters
+    copied = policy.memory.host_copy or (policy.fraction is not None and kept)
+    return float(policy.model.served * policy.data_parallel) if copied else 0.0

@@ -12,7 +12,7 @@ from verl_mas.config.merge import SECTION
 from verl_mas.config.run import Run
 from verl_mas.config.values import Count, Positive, Share
 from verl_mas.planning.events import LOG_PROBS, ROLLOUT, SYNC, UPDATE
-from verl_mas.planning.load import Policy, TrainingLoad
+from verl_mas.planning.load import Policy
 from verl_mas.planning.model import ModelSize
 from verl_mas.planning.path import FUSED, MASKED, STREAMED, TRAFFIC
 from verl_mas.planning.serving import kv_per_token
@@ -138,15 +138,13 @@ def rows_of(run: Run, step: Step) -> Mapping[str, float]:
 
 def expected(policy: Policy, step: Step) -> Policy:
     """Return the policy with micro batches of rows of mean length in place of the longest rows."""
-    training, of_gpu = policy.training, policy.rows * step.length / policy.trainers
-    if training is None:
-        return policy
-    share = 1.0 if not training.path.packed else min(1.0, step.length / policy.serving.row)
+    of_gpu = policy.rows * step.length / policy.trainers
+    share = 1.0 if not policy.path.packed else min(1.0, step.length / policy.row)
 
     def usual(most: int, filled: float = of_gpu) -> int:
-        return int(min(most, filled) if training.by_tokens else share * most)
+        return int(min(most, filled) if policy.by_tokens else share * most)
 
-    return replace(policy, training=training.resized(lambda most: usual(most, of_gpu / policy.updates), usual))
+    return policy.resized(lambda most: usual(most, of_gpu / policy.updates), usual)
 
 
 def seconds(policies: Sequence[Policy], step: Step) -> Mapping[str, float]:
@@ -156,7 +154,7 @@ def seconds(policies: Sequence[Policy], step: Step) -> Mapping[str, float]:
     # Tokens that the longest session samples one after another. Its last reply has the maximal length.
     chain = (step.turns - 1) * step.response + step.longest
     for policy in policies:
-        busy[policy.engines or policy.pool] += _sampling(policy, step)
+        busy[policy.serving_pool or policy.pool] += _sampling(policy, step)
         found[ROLLOUT] += policy.rows / step.rows * chain * _token(policy, step, 1)
         for phase, time in _trained(policy, step).items():
             found[phase] += time
@@ -175,10 +173,9 @@ def _flops(step: Step) -> float:
 
 def _sampling(policy: Policy, step: Step) -> float:
     """Seconds that the engines of a policy are busy."""
-    serving, model = policy.serving, policy.model
-    requests = policy.rows / max(1, policy.servers // serving.replica)
-    at_once = max(1.0, min(requests, serving.sequences, policy.cache / step.length))
-    prefill = requests * step.prompt * forward(model, step.prompt / 2) / (_flops(step) * serving.replica)
+    requests = policy.rows / max(1, policy.servers // policy.replica)
+    at_once = max(1.0, min(requests, policy.sequences, policy.kv_tokens / step.length))
+    prefill = requests * step.prompt * forward(policy.model, step.prompt / 2) / (_flops(step) * policy.replica)
     return prefill + requests * step.response / at_once * _token(policy, step, at_once)
 
 
@@ -187,35 +184,34 @@ def _token(policy: Policy, step: Step, at_once: float) -> float:
 
     Limited by reading weights and KV caches, or by computing, whichever takes longer.
     """
-    serving, model, assumed = policy.serving, policy.model, step.assumed
-    cache = at_once * (step.prompt + step.response / 2) * kv_per_token(model, serving)
-    reads = (model.served / serving.parts + cache) / (assumed.bandwidth * 1e12 * assumed.mbu)
-    computes = at_once * forward(model, step.length / 2) / (_flops(step) * serving.replica)
+    model, assumed = policy.model, step.assumed
+    cache = at_once * (step.prompt + step.response / 2) * kv_per_token(policy)
+    reads = (model.served / policy.parts + cache) / (assumed.bandwidth * 1e12 * assumed.mbu)
+    computes = at_once * forward(model, step.length / 2) / (_flops(step) * policy.replica)
     return assumed.launch / 1e3 + max(reads, computes)
 
 
 def _trained(policy: Policy, step: Step) -> Mapping[str, float]:
-    training, model = expected(policy, step).training, policy.model
-    if training is None:
+    if not policy.trains:
         return {}
-    rows, sizes = policy.rows / policy.trainers, (training.log_prob_tokens, training.update_tokens)
-    tokens, logits = rows * step.length, rows * step.length * bool(training.logits)
-    if training.shares:
+    policy, model = expected(policy, step), policy.model
+    rows, sizes = policy.rows / policy.trainers, (policy.log_prob_tokens, policy.update_tokens)
+    tokens, logits = rows * step.length, rows * step.length * bool(policy.logits)
+    if policy.shares:
         tokens, logits = rows * step.computed, rows * step.response
-    scoring, updating = (_token_pass(training, model, step, size) for size in sizes)
+    scoring, updating = (_token_pass(policy, step, size) for size in sizes)
     streamed = step.assumed.bandwidth * 1e12 * STREAMED
-    scored, updated = (size * model.vocabulary / streamed for size in TRAFFIC[training.path.log_probs])
+    scored, updated = (size * model.vocabulary / streamed for size in TRAFFIC[policy.path.log_probs])
     # Fused kernels compute the logits again for their gradient.
-    updated += (training.path.log_probs == FUSED) * 2 * model.embedding / _flops(step)
-    moved = training.element * model.parameters * training.param_offload
-    moved += 2 * training.trained_element * training.trained(model) * training.optimizer_offload
-    pushed = model.served / policy.serving.parts + 2 * moved / training.shards
+    updated += (policy.path.log_probs == FUSED) * 2 * model.embedding / _flops(step)
+    moved = policy.element * model.parameters * policy.param_offload
+    moved += 2 * policy.trained_element * policy.trained * policy.optimizer_offload
+    pushed = model.served / policy.parts + 2 * moved / policy.shards
     # A backward pass costs two forward passes. Gradient checkpointing adds a forward pass.
-    passes = 3 + training.checkpointing
-    beside = training.critic
-    of_critic = _trained(replace(policy, model=beside.model, training=beside.training), step) if beside else {}
-    found = (training.old_log_probs + training.reference) * (tokens * scoring + logits * scored)
-    update = (1 - step.assumed.skipped * training.skips) * (tokens * passes * updating + logits * updated)
+    passes = 3 + policy.checkpointing
+    of_critic = _trained(replace(policy.critic, rows=policy.rows), step) if policy.critic else {}
+    found = (policy.old_log_probs + policy.reference) * (tokens * scoring + logits * scored)
+    update = (1 - step.assumed.skipped * policy.skips) * (tokens * passes * updating + logits * updated)
     return {
         LOG_PROBS: found + of_critic.get(LOG_PROBS, 0.0),
         UPDATE: update + of_critic.get(UPDATE, 0.0),
@@ -223,22 +219,21 @@ def _trained(policy: Policy, step: Step) -> Mapping[str, float]:
     }
 
 
-def _token_pass(training: TrainingLoad, model: ModelSize, step: Step, batch: float) -> float:
+def _token_pass(policy: Policy, step: Step, batch: float) -> float:
     """Seconds of a token's forward pass in a micro batch of `batch` tokens."""
-    keys = step.length / 2 / MASKED if training.shares else training.path.keys(step.length, batch)
-    return forward(model, keys) / _flops(step)
+    keys = step.length / 2 / MASKED if policy.shares else policy.path.keys(step.length, batch)
+    return forward(policy.model, keys) / _flops(step)
 
 
 def training_line(policy: Policy, step: Step) -> str:
     """Describe a policy's training path, and the seconds of its log-probs and updates on it and with flash-attn."""
-    training = policy.training
-    if training is None:
+    if not policy.trains:
         return ""
-    fastest = replace(policy, training=replace(training, path=training.path.fastest))
+    fastest = replace(policy, path=policy.path.fastest)
     found, least = (_computing(one, step) for one in (policy, fastest))
-    other = f", {least:,.0f} s with flash-attn" if training.path.masked else ""
-    once = "; shared prefixes once" if training.shares else ""
-    return f"{training.path}{once}; estimated: {found:,.0f} s per step{other}"
+    other = f", {least:,.0f} s with flash-attn" if policy.path.masked else ""
+    once = "; shared prefixes once" if policy.shares else ""
+    return f"{policy.path}{once}; estimated: {found:,.0f} s per step{other}"
 
 
 def _computing(policy: Policy, step: Step) -> float:

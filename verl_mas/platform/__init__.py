@@ -28,12 +28,6 @@ def selected() -> bool:
     return os.environ.get("VERL_PLATFORM", "").strip().lower() == DEVICE
 
 
-def register_platform(platform_manager: ModuleType) -> None:
-    from verl_mas.platform.cpu import PlatformCPU
-
-    platform_manager.PlatformRegistry.register(platform=DEVICE)(PlatformCPU)
-
-
 def register_training_engine(transformer_impl: ModuleType) -> None:
     """The classes register themselves: their module may be what imports verl's, and then is not complete yet."""
     import verl_mas.platform.fsdp  # noqa: F401
@@ -44,12 +38,6 @@ def patch_process_group(distributed: ModuleType) -> None:
         from verl_mas.platform.process_group import patch
 
         patch(distributed)
-
-
-def patch_log_probs(torch_functional: ModuleType) -> None:
-    from verl_mas.platform.log_probs import patch
-
-    patch(torch_functional)
 
 
 def read_poll_interval(replay_buffer: ModuleType) -> None:

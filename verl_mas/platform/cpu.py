@@ -9,7 +9,7 @@ from types import ModuleType
 import torch
 from verl.plugin.platform.platform_base import PlatformBase
 
-from verl_mas.platform import cpu_device
+from verl_mas.platform import DEVICE, cpu_device
 
 
 class PlatformCPU(PlatformBase):
@@ -82,3 +82,7 @@ class PlatformCPU(PlatformBase):
 
     def cudart(self) -> None:
         return None
+
+
+def register(platform_manager: ModuleType) -> None:
+    platform_manager.PlatformRegistry.register(platform=DEVICE)(PlatformCPU)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from ray.exceptions import RayActorError, RayTaskError
 
 from verl_mas.config.adapters import bases
@@ -194,20 +194,16 @@ def differences(checkpoint: Checkpoint, run: Mapping[str, object], config: DictC
     A checkpoint of another run is allowed if the configuration names it, or in an evaluation.
     """
     yield from other_adapters(checkpoint, run)
-    before, now = _policies_in(checkpoint.run, STORED), _policies_in(run, STORED)
-    # A checkpoint of a run without critics has no critic to load.
-    lacking = [name for name in now if name in before and CRITIC in now[name].keys() - before[name].keys()]
-    for name in (name for name in now if name in before and (name in lacking or not _agree(before[name], now[name]))):
+    for name, before, now in _changed(checkpoint, run, STORED):
         yield ConfigError(
-            f"{checkpoint.folder} has policy {name} with {_text(before[name])}, and this run with {_text(now[name])}",
+            f"{checkpoint.folder} has policy {name} with {before}, and this run with {now}",
             rule="whole weights are loaded by as many processes of the same strategy, and know one vocabulary",
             fix="have the same as in that run, or start a new run with trainer.resume_mode=disable",
         )
-    loaders = checkpoint.run.get(LOADERS), run.get(LOADERS)
-    if loaders[0] is not None and loaders[0] != loaders[1]:
-        value = f"{checkpoint.folder} was saved with {LOADERS}={loaders[0]}, and this run has {loaders[1]}"
-        rule = "the state of a data loader is read by one of as many workers"
-        yield ConfigError(value, rule=rule, fix=f"set {LOADERS}={loaders[0]}")
+    if (saved := checkpoint.run.get(LOADERS)) not in (None, run.get(LOADERS)):
+        value = f"{checkpoint.folder} was saved with {LOADERS}={saved}, and this run has {run.get(LOADERS)}"
+        rule = "a data loader reads the state of a data loader with as many workers"
+        yield ConfigError(value, rule=rule, fix=f"set {LOADERS}={saved}")
     if config.trainer.resume_mode == "auto" and not config.trainer.val_only:
         yield from other_run(checkpoint, run)
 
@@ -271,7 +267,10 @@ def _stored(run: Run, name: str) -> dict[str, object]:
     lora = {key: value for key, value in _adapter_settings(view).items() if key != "adapter_of"}
     stored = lora if lora["lora_rank"] else {"lora_rank": 0}
     optimizer = view.get("actor.optim.optimizer")
-    critic = {CRITIC: Path(view.critic_path).name} if run.critics else {}
+    critic = {}
+    if run.critics:
+        critic = {CRITIC: Path(view.critic_path).name, "critic strategy": run.config.critic.strategy}
+        critic["critic optimizer"] = OmegaConf.select(run.config, "critic.optim.optimizer")
     return {
         "processes": processes,
         "strategy": strategy,
@@ -320,22 +319,19 @@ def fingerprint(model: Path) -> str | None:
 
 def other_adapters(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterator[ConfigError]:
     """Yield differences between the adapters and bases of a run and of a checkpoint, which prevent a resume."""
-    before, now = _policies_in(checkpoint.run, ADAPTERS), _policies_in(run, ADAPTERS)
-    for name in dict.fromkeys([*before, *now]):
-        if before.get(name) != now.get(name):
-            again = f", or from its weights with mas.policies.{name}.overrides.model.lora_adapter_path="
-            yield ConfigError(
-                f"{checkpoint.folder} has policy {name} with {_text(before.get(name))}, and this run with "
-                f"{_text(now.get(name))}",
-                rule="a run resumes with the adapters of its checkpoint: their base, rank, alpha and modules",
-                fix="have the same as in that run; or start a new run with trainer.resume_mode=disable"
-                + (f"{again}{checkpoint.folder / name}" if name in before else ""),
-            )
-    before, now = _policies_in(checkpoint.run, BASES), _policies_in(run, BASES)
-    for name in (name for name in now if name in before and not _agree(before[name], now[name])):
+    saved, own = _policies_in(checkpoint.run, ADAPTERS), _policies_in(run, ADAPTERS)
+    for name in (name for name in dict.fromkeys([*saved, *own]) if saved.get(name) != own.get(name)):
+        again = f", or from its weights with mas.policies.{name}.overrides.model.lora_adapter_path="
         yield ConfigError(
-            f"the adapters in {checkpoint.folder} were trained on {_text(before[name])}, and the base {name} of this "
-            f"run is {_text(now[name])}",
+            f"{checkpoint.folder} has policy {name} with {_text(saved.get(name))}, and this run with "
+            f"{_text(own.get(name))}",
+            rule="a run resumes with the adapters of its checkpoint: their base, rank, alpha and modules",
+            fix="have the same as in that run; or start a new run with trainer.resume_mode=disable"
+            + (f"{again}{checkpoint.folder / name}" if name in saved else ""),
+        )
+    for name, before, now in _changed(checkpoint, run, BASES):
+        yield ConfigError(
+            f"the adapters in {checkpoint.folder} were trained on {before}, and the base {name} of this run is {now}",
             rule="adapters are trained and served on the weights of one base, of which no checkpoint has a copy",
             fix=f"set model.path of policy {name} to the model of that run, or trainer.resume_mode=disable",
         )
@@ -347,8 +343,18 @@ def _policies_in(run: Mapping[str, object], key: str) -> dict[str, dict[str, obj
     return of_policies
 
 
+def _changed(checkpoint: Checkpoint, run: Mapping[str, object], key: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the policies of the run whose settings differ from those in a checkpoint: name, saved and own settings."""
+    saved = _policies_in(checkpoint.run, key)
+    for name, own in _policies_in(run, key).items():
+        if name in saved and not _agree(saved[name], own):
+            yield name, _text(saved[name]), _text(own)
+
+
 def _agree(before: Mapping[str, object], now: Mapping[str, object]) -> bool:
-    """Whether both have the same values for the keys that both know."""
+    """Whether both have the same values for the keys that both know. A checkpoint without a critic has none to load."""
+    if CRITIC in now and CRITIC not in before:
+        return False
     return all(before.get(key) in (None, value) for key, value in now.items() if value is not None)
 
 

@@ -11,7 +11,7 @@ from verl_mas.config.run import Run
 from verl_mas.engines.facts import set_options
 from verl_mas.trainer.adapters.policies import AdapterPolicy, SharedBase
 from verl_mas.trainer.policies.local_policy import LocalPolicy
-from verl_mas.trainer.policies.policy_trainer import PolicyTrainer, Updates
+from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 from verl_mas.trainer.policies.separate import SeparatePolicy, send_apart
 from verl_mas.trainer.policies.servers import FrozenPolicy, Servers
 from verl_mas.trainer.policies.snapshots import Snapshot
@@ -21,32 +21,23 @@ from verl_mas.trainer.pools.pools import Pools
 
 def make(name: str, run: Run, pools: Pools, total_steps: int) -> LocalPolicy | FrozenPolicy:
     """Make a policy and all adapters on it. Its processes start later, in `start`."""
-
-    def updates(policy: str) -> Updates:
-        of = run.view(policy)
-        weighting, every, skips = run.mas.loss.weighting, of.old_log_probs_every, of.skips_zero_advantage
-        return Updates(of.updates_per_step, total_steps, weighting, every, skips, of.shares_prefixes)
-
-    spec, pool = run.mas.policies[name], pools.of(name)
-    view = placed(run, name)
-    set_options(
-        view, local_policies(run.mas).index(name), shared=len(served_on(run.mas, serving_pool(run.mas, name))) > 1
-    )
-    send_apart(view, name)
+    view, pool, config = run.view(name), pools.of(name), placed(run, name)
+    beside = served_on(run.mas, serving_pool(run.mas, name))
+    set_options(config, local_policies(run.mas).index(name), shared=len(beside) > 1)
+    send_apart(config, name)
     if table := adapter_table(run, name):
-        base = SharedBase(name, view, pool, table, total_steps)
-        for adapter in table:
-            base.adapters[adapter] = AdapterPolicy(adapter, run.view(adapter).copy(), base, updates(adapter))
+        base = SharedBase(name, config, pool, table, total_steps)
+        base.adapters = {adapter: AdapterPolicy(run.view(adapter), base) for adapter in table}
         return base
-    if spec.snapshot:
-        return Snapshot(name, view, pool, spec.snapshot)
-    if not spec.is_trained:
-        return FrozenPolicy(name, view, pool)
+    if view.spec.snapshot:
+        return Snapshot(name, config, pool, view.spec.snapshot)
+    if not view.spec.is_trained:
+        return FrozenPolicy(name, config, pool)
     if name in snapshot_sources(run.mas):
-        use_folder(view)
-    if spec.engines:
-        return SeparatePolicy(name, view, pool, updates(name), pools.serving(name))
-    return PolicyTrainer(name, view, pool, updates(name))
+        use_folder(config)
+    if view.spec.engines:
+        return SeparatePolicy(view, config, pool, total_steps, pools.serving(name))
+    return PolicyTrainer(view, config, pool, total_steps)
 
 
 def trained_by(member: Servers) -> Mapping[str, PolicyTrainer]:

@@ -8,7 +8,6 @@ import math
 import os
 import platform
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
@@ -149,8 +148,7 @@ def versions(run: Run) -> dict[str, str | None]:
 
 def git_state(folder: Path) -> dict[str, object] | None:
     """Commit, branch and changed files; None outside a repository, or if git is not installed."""
-    commit = _git(folder, "rev-parse", "HEAD") if shutil.which("git") else None
-    if commit is None:
+    if (commit := _git(folder, "rev-parse", "HEAD")) is None:
         return None
     changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
     branch = _git(folder, "rev-parse", "--abbrev-ref", "HEAD")

@@ -1,8 +1,11 @@
-"""What a command with `algorithm.adv_estimator=gae` may not have beside it: one error each, of all rules."""
+"""Settings that are refused with `algorithm.adv_estimator=gae`: for each, all rules together give one error."""
 
 from __future__ import annotations
 
 import pytest
+import torch
+from transformers import AutoConfig
+from verl.utils.model import load_valuehead_model
 
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.rules import every_rule
@@ -32,8 +35,13 @@ REFUSED = {
 
 @pytest.mark.parametrize("value", REFUSED)
 def test_what_has_no_meaning_with_critics_or_without_them_is_one_error(make, value):
-    made = settled(ExaminedRun.of(make(**(GAE | REFUSED[value]))))
-    run = ExaminedRun(made.config, made.mas)
+    run = settled(ExaminedRun.of(make(**(GAE | REFUSED[value]))))
     problems = [one for rule in every_rule().values() if not rule.here for one in rule.problems(run)]
     (error,) = (one for one in problems if isinstance(one, ConfigError))
     assert error.value.startswith(value)
+
+
+def test_verl_has_no_critic_of_a_model_that_reads_images_without_trl():
+    with pytest.raises(RuntimeError, match="please install trl") as refused:
+        load_valuehead_model("a folder", torch.float32, AutoConfig.for_model("qwen2_5_vl"), False)
+    assert "Unrecognized configuration class" in str(refused.value.__cause__)

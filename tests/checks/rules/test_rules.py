@@ -37,7 +37,7 @@ FOLD = {"algorithm.adv_estimator": "fold_grpo"}
 FORKS = {"mas.workflow.name": "planner_executor", "mas.branch.k": 4, "mas.workflow.args": {"fork": "first"}}
 PAST = {"snapshot": {"of": "main", "every": 5}}
 FAR = {"base_url": "host:80", "model": "m"}
-# What the model's config.json has, in place of a model that is not here.
+# Fields of config.json of a model that is not here.
 SEVEN = {"model_type": "qwen2", "num_attention_heads": 28, "num_key_value_heads": 4, "max_position_embeddings": 4096}
 STATEFUL = {**SEVEN, "model_type": "qwen3_next", "layer_types": ["linear_attention"]}
 HEAD = {**SEVEN, "tie_word_embeddings": False}
@@ -113,6 +113,10 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
         {**GAE, "mas.policies": {"a": {"adapter_of": "main"}}, "mas.agents": {"solver": {"policy": "a"}}},
         GAE,
     ),
+    "critic_loadable": (
+        {**GAE, "config.json": {**SEVEN, "model_type": "qwen2_5_vl"}},
+        {**GAE, "config.json": SEVEN},
+    ),
     "settings_of_team": ({**WAIT, "skip.rollout_tq.enable": True}, WAIT),
     "reward_model_apart": ({"reward.reward_model.enable": True}, {}),
     "estimator_has_its_columns": (
@@ -186,7 +190,7 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
         {"mas.agents": {"solver": {"sampling": {"extra": {"min_tokens": 4}}}}, **GPUS},
     ),
 }
-# Rule -> what is there in place of this machine and its packages.
+# Rule -> attributes that are replaced, so that the rule sees another machine or other packages.
 THERE: Mapping[str, Mapping[str, object]] = {
     "engine_startable": {"verl_mas.engines.contract.Contract.unstartable": "verl reads the fields of ServerArgs"},
     "compiler_installed": {"torch.version.cuda": "13.0", "torch.cuda.is_available": lambda: True}
@@ -210,8 +214,7 @@ def run(make: Callable[..., DictConfig], tmp_path: Path) -> Callable[[Settings],
             OmegaConf.update(config, key, value, force_add=True, merge=False)
         if config.mas is None or config.trainer.v1.trainer_mode == "sync":
             return ExaminedRun(config, load(None))
-        made = settled(ExaminedRun.of(config))
-        return ExaminedRun(made.config, made.mas)
+        return settled(ExaminedRun.of(config))
 
     return run
 

@@ -19,9 +19,14 @@ from verl_mas.row import KEPT_SHARE, LOSS_MASK, OLD_LOG_PROBS, RESPONSE_MASK, RO
 from verl_mas.trainer.batching import UpdatePlan
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.policies.local_policy import LocalPolicy
-from verl_mas.trainer.policies.policy_trainer import PolicyTrainer, Updates
+from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 from verl_mas.trainer.step import PolicyRows
 from verl_mas.trainer.trainer import TeamTrainer
+
+
+def settings(**given):
+    """A view of a policy."""
+    return SimpleNamespace(**{"shares_prefixes": False, "skips_zero_advantage": False, **given})
 
 
 @pytest.mark.parametrize(
@@ -144,7 +149,7 @@ def test_old_log_probs_are_computed_after_a_start_and_then_every_so_many_steps(m
     """The run resumes at step 4, and has no rows at step 5. The reference's are computed in every step."""
     calls = []
     policy = object.__new__(PolicyTrainer)
-    policy.prepared, policy.updates, policy.use_reference_policy = 0, Updates(1, 10, None, every), reference
+    policy.prepared, policy.view, policy.use_reference_policy = 0, settings(old_log_probs_every=every), reference
     policy.use_critic = False
     policy.config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"temperature": 1.0}}})
     monkeypatch.setattr(PolicyTrainer, "balance", lambda self, rows, metrics: rows)
@@ -166,7 +171,7 @@ def test_rows_that_are_skipped_count_in_the_mean_with_the_tokens_that_were_rejec
     """verl's mean over tokens is over those before the rejection. sapo has a mean over rows, whatever the mode."""
     masks = [torch.ones(4), torch.zeros(4) if rejected else torch.ones(4), torch.ones(8)]
     policy = object.__new__(PolicyTrainer)
-    policy.plan, policy.updates = UpdatePlan(3, 1, 1, 1), Updates(1, 10, None, skip_zero_advantage=True)
+    policy.plan, policy.view = UpdatePlan(3, 1, 1, 1), settings(skips_zero_advantage=True)
     actor = {"loss_agg_mode": "token-mean", "policy_loss": {"loss_mode": loss}}
     policy.config = OmegaConf.create({"actor_rollout_ref": {"actor": actor}})
     monkeypatch.setattr(policy, "_balance_batch", lambda rows, metrics: rows, raising=False)
@@ -175,14 +180,14 @@ def test_rows_that_are_skipped_count_in_the_mean_with_the_tokens_that_were_rejec
     data = {name: torch.nested.as_nested_tensor(rows, layout=torch.jagged) for name, rows in data.items()}
     part = PolicyRows(batch, TensorDict(data, batch_size=[3]), advantages=torch.tensor([1.0, 1.0, 0.0]))
     assert policy.rows_to_train(part).extra_info[KEPT_SHARE] == share
-    policy.updates = Updates(1, 10, None)
+    policy.view = settings()
     assert policy.rows_to_train(part) is batch
 
 
 @pytest.mark.parametrize("shares", [True, False])
 def test_rows_of_a_task_are_side_by_side_where_prefixes_are_shared(monkeypatch, shares):
     policy = object.__new__(PolicyTrainer)
-    policy.plan, policy.updates = UpdatePlan(4, 1, 2, 2), Updates(1, 10, None, shares_prefixes=shares)
+    policy.plan, policy.view = UpdatePlan(4, 1, 2, 2), settings(shares_prefixes=shares)
     monkeypatch.setattr(policy, "_balance_batch", lambda rows, metrics: rows, raising=False)
     keys = ["1-0_0_0", "1-1_0_0", "1-0_1_0", "1-1_1_0"]
     rows = policy.balance(KVBatchMeta(partition_id="train", keys=keys, tags=[{"seq_len": 5} for _ in keys]), {})

@@ -19,9 +19,8 @@ from functools import cache
 from typing import TypeAlias
 
 from verl_mas.checks.examined import ExaminedRun
-from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.checks.refusals import Problem as Problem
 
-Problem = ConfigError | ConfigWarning
 Check: TypeAlias = Callable[..., Iterable[Problem] | Problem | None]
 
 
@@ -29,9 +28,9 @@ Check: TypeAlias = Callable[..., Iterable[Problem] | Problem | None]
 class Rule:
     check: Check
     seen: str  # Public threads, or a run that failed
-    team: bool | None  # Of teams alone, of runs without one alone, or of both
-    of: str | None  # Of each policy that is "learning" or "served", not of the run
-    here: bool  # About what is installed on this machine
+    team: bool | None  # True: only for teams; False: only for runs without a team; None: for both
+    of: str | None  # "learning" or "served": called for each such policy; None: called for the run
+    here: bool  # Whether it is about this machine and its packages
 
     @property
     def name(self) -> str:

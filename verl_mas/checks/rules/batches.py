@@ -101,11 +101,12 @@ def lengths_fit(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
 
 @rule(seen="verl#189, verl#259, verl#7624, hiyouga/EasyR1#648, unslothai/unsloth-zoo#1211", of="served")
 def batched_tokens(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
-    """Without chunked prefill, vLLM's batch holds the longest sequence; always, a token of each running sequence."""
+    """Without chunked prefill, a batch holds the longest sequence; always, a token of each running sequence."""
     tokens, chunked = (view.get(f"rollout.{key}") for key in ("max_num_batched_tokens", "enable_chunked_prefill"))
     longest = view.get("rollout.max_model_len") or longest_row(view)
     sequences = view.get("rollout.max_num_seqs")
-    if view.engine != "vllm" or not tokens or tokens >= (sequences if chunked else max(longest, sequences)):
+    least = sequences if chunked else max(longest, sequences)
+    if not facts_of(view.engine).batch_limit or not tokens or tokens >= least:
         return
     keys = "rollout.max_num_batched_tokens", "rollout.enable_chunked_prefill", "rollout.max_num_seqs"
     rule = f"without chunked prefill a batch holds the longest sequence, {longest} tokens; always one per sequence"
@@ -115,7 +116,7 @@ def batched_tokens(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
 
 @rule(seen="verl#4534, verl#260")
 def nothing_saved(run: ExaminedRun) -> ConfigWarning | None:
-    """A run of many steps saves: verl's default is never, and leaves no weights."""
+    """A run of many steps saves checkpoints. By default, verl saves none, and leaves no weights."""
     trainer = run.config.trainer
     steps = trainer.total_training_steps or trainer.total_epochs
     if trainer.save_freq > 0 or trainer.val_only or steps <= 2 or was_written("trainer.save_freq"):
@@ -135,7 +136,7 @@ def rate_of_adapter(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
 
 @rule(seen="vllm-project/vllm#20305, vllm-project/vllm#10797", of="served")
 def memory_fraction(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
-    """vLLM starts only if its share of the GPU is free."""
+    """An engine starts only if its share of the GPU is free."""
     share = view.get("rollout.gpu_memory_utilization")
     if facts_of(view.engine).gpu_fraction and run.config.trainer.device == "cuda" and share > 0.97:
         key = "rollout.gpu_memory_utilization"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
+
+from omegaconf import OmegaConf
 
 from verl_mas.advantage.estimator import PER_AGENT
 from verl_mas.checks.examined import ExaminedRun, parts_of
-from verl_mas.checks.rules import rule
+from verl_mas.checks.place import unless_elsewhere
+from verl_mas.checks.rules import Problem, rule
 from verl_mas.checks.rules.batches import MINI, longest_row
 from verl_mas.checks.rules.modes import Wanted
 from verl_mas.config.merge import GAE, SECTION
@@ -14,6 +18,7 @@ from verl_mas.config.modes import KEY
 from verl_mas.config.run import View
 from verl_mas.config.verl_settings import CRITIC_TOKENS
 from verl_mas.errors import ConfigError
+from verl_mas.planning.model_folder import settings
 
 # Settings of verl -> the value that they have with critics of policies, and why.
 WANTED: Wanted = {
@@ -65,3 +70,19 @@ def critic_beside_policy(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     if (given := run.get(BUDGET) or CRITIC_TOKENS) * parts < longest_row(view):
         rule = f"a row of policy {view.name} has up to {longest_row(view)} tokens"
         yield ConfigError(f"{BUDGET}={given}", rule=rule, fix=f"set ++{BUDGET}={longest_row(view)} or more")
+
+
+@rule(seen="verl's own scripts of PPO with +recipe=guide_driver/qwen25vl", of="learning", here=True)
+def critic_loadable(run: ExaminedRun, view: View) -> Problem | None:
+    """verl loads a critic as transformers' model for token classification, or with the package trl."""
+    if not run.critics or find_spec("trl"):
+        return None
+    from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES as KINDS
+
+    kind = settings(OmegaConf.create({"path": view.critic_path})).get("model_type")
+    if kind is None or kind in KINDS:
+        return None
+    value = f"a critic of policy {view.name} from {view.critic_path}, whose model_type is {kind}"
+    rule = "transformers has no token classification of this type, so verl needs trl, which is not installed"
+    fix = "set algorithm.adv_estimator=agent_grpo, or pip install trl==0.27.0, the version that verl names"
+    return unless_elsewhere(run.config, ConfigError(value, rule=rule, fix=fix))

@@ -15,7 +15,6 @@ from verl_mas.config.merge import SECTION, own_section
 from verl_mas.config.run import View
 from verl_mas.config.schema import DEFAULT_POOL
 from verl_mas.config.verl_settings import ATTENTION, DEFAULT_ATTENTION, attention, is_flash
-from verl_mas.engines.contract import contracts, lacking
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.engines.serving import MOST, lowered
 from verl_mas.errors import ConfigError
@@ -25,7 +24,7 @@ from verl_mas.util import installed_version
 
 TENSOR = "rollout.tensor_model_parallel_size"
 NOSET = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
-MEANING = "vLLM takes its fraction of the whole GPU, SGLang of what is free; contexts and trainers take the rest"
+MEANING = "contexts and trainers take the rest. Some engines take a fraction of the whole GPU, others of what is free"
 
 
 @rule(seen="commit 00d57299: runs whose engine was not there", here=True)
@@ -46,7 +45,7 @@ def engine_installed(run: ExaminedRun) -> Iterator[Problem]:
 def engine_startable(run: ExaminedRun) -> Iterator[Problem]:
     """verl can start the installed version of the engine."""
     for name in {view.engine for view in run.served}:
-        if (known := contracts().get(name)) and (why := known.unstartable):
+        if (known := facts_of(name).contract) and (why := known.unstartable):
             value = f"{name} {installed_version(name)} is installed"
             fix = f"install a version from {' to '.join(known.tested)}: docs/gpu-quickstart.md has the commands"
             yield unless_elsewhere(run.config, ConfigError(value, rule=why, fix=fix))
@@ -69,13 +68,15 @@ def compiler_installed(run: ExaminedRun, view: View) -> Problem | None:
     return unless_elsewhere(run.config, ConfigError(value, rule=rule, fix=fix))
 
 
-@rule(seen="commit 844f579e: two pools of one node with SGLang", team=True, here=True)
+@rule(seen="commit 844f579e: two pools of one node, and an engine that numbers GPUs", team=True, here=True)
 def gpus_hidden(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Where Ray hides no GPUs from processes, verl numbers those of SGLang's engines from the first of a node on."""
-    several = len(placement.used_pools(run.mas)) > 1 and any(view.engine == "sglang" for view in run.served)
+    """Where Ray hides no GPUs from processes, verl numbers those of some engines from the first of a node on."""
+    numbering = sorted({view.engine for view in run.served if facts_of(view.engine).numbers_gpus})
+    several = numbering and len(placement.used_pools(run.mas)) > 1
     if os.environ.get(NOSET) and several and not target() and placement.gpus_needed(run) <= devices_here():
         rule = "the engines of every pool would start on the first GPUs of the node"
-        yield ConfigError(f"{NOSET}={os.environ[NOSET]} with SGLang on several pools", rule=rule, fix=f"unset {NOSET}")
+        value = f"{NOSET}={os.environ[NOSET]} with {', '.join(numbering)} on several pools"
+        yield ConfigError(value, rule=rule, fix=f"unset {NOSET}")
 
 
 @rule(seen="verl#1191, verl#1182, verl#2596")
@@ -143,10 +144,10 @@ def pools_used(run: ExaminedRun) -> Iterator[ConfigError]:
 def transfer_installed(run: ExaminedRun, view: View) -> Problem | None:
     """verl sends weights between GPUs with cupy."""
     key = "rollout.checkpoint_engine.backend"
-    reason = lacking(view.engine).get("delta_sharded") if view.get(key) == "delta_sharded" else None
+    reason = facts_of(view.engine).lacks("delta_sharded") if view.get(key) == "delta_sharded" else ""
     if view.get(key) in ("nccl", "delta_sharded") and run.config.trainer.device == "cuda" and not find_spec("cupy"):
         reason = reason or "verl sends weights in this way with cupy, which is not installed"
-    if reason is None:
+    if not reason:
         return None
     fix = f"pip install cupy-cuda13x==14.0.1, or set {setting(view, key)}=ray"
     return unless_elsewhere(run.config, ConfigError(stated(view, key), rule=reason, fix=fix))

@@ -15,7 +15,7 @@ from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import closest
 from verl_mas.workflow.members import flat
 
-# Sampling with which every reply to a prompt is the same.
+# Sampling settings with which all replies to a prompt are equal.
 SAME = {"temperature": 0, "top_k": 1}
 
 
@@ -58,7 +58,7 @@ def reward_model_apart(run: ExaminedRun) -> ConfigError | None:
 
 @rule(seen="commit 0d6f9763: at_grpo on a workflow that does not branch; commit 1656e98e: agent_rae without a team")
 def estimator_has_its_columns(run: ExaminedRun) -> ConfigError | None:
-    """Some estimators read what not every run has."""
+    """Some estimators read columns that not every run has."""
     own = run.estimator
     if own is None:
         return None
@@ -104,7 +104,7 @@ def some_reward(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="huggingface/trl#3199, modelscope/ms-swift#3980", team=True)
 def filtered_groups(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Tasks are kept by what their sessions differ in."""
+    """A filter compares the sessions of a task, so it needs several."""
     wanted, sessions = run.mas.filter, run.config[SECTION].rollout.n
     by_sessions = wanted.keep_share is not None or (wanted.drop and wanted.by != "score")
     if run.learning and by_sessions and sessions == 1:
@@ -173,7 +173,7 @@ def kl_in_reward(run: ExaminedRun) -> ConfigError | None:
 
 @rule(seen="docs/loss.md", team=True, of="learning")
 def one_weighting(run: ExaminedRun, view: View) -> ConfigError | None:
-    """Only one setting says how rows are added up to the loss."""
+    """Only one setting says how the losses of rows are summed."""
     weighting = run.mas.loss.weighting
     loss, mode = view.get("actor.policy_loss.loss_mode"), view.get("actor.loss_agg_mode")
     if weighting and (loss == "geo_mean" or (loss == "sapo" and weighting in ("token", "agent_token"))):
@@ -198,7 +198,7 @@ def skipped_rows(run: ExaminedRun, view: View) -> ConfigError | None:
 
 @rule(seen="docs/configuration.md", team=False)
 def team_meant(run: ExaminedRun) -> ConfigError | ConfigWarning | None:
-    """A run that names a team is one of a team."""
+    """A run with a team uses a team's trainer mode."""
     mode = run.get(KEY)
     if run.config.get("mas") is None:
         return None

@@ -1,4 +1,4 @@
-"""What an asynchronous mode, and engines on GPUs of their own, need: docs/async.md has the reasons."""
+"""Requirements of asynchronous modes, and of engines on GPUs of their own: docs/async.md has the reasons."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from verl_mas.checks.rules import Problem, rule
 from verl_mas.config.merge import SECTION
 from verl_mas.config.modes import KEY, SEPARATE, THRESHOLD
 from verl_mas.config.placement import local_policies, time_sliced, used_pools
-from verl_mas.config.run import CORRECTION, READERS, Run, View
+from verl_mas.config.run import CORRECTION, READERS, View
 from verl_mas.engines.serving import MOST, serving
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE as CPU
 
 Wanted: TypeAlias = Mapping[str, tuple[object, str]]
-# Settings of verl with which no team can be trained -> what they have to be, and why.
+# Settings of verl that must have one value for a team -> this value, and the reason.
 OF_TEAM: Wanted = {
     "trainer.use_v1": (True, "teams need verl's V1 trainer"),
     "distillation.enabled": (False, "a teacher is not supported for a team"),
 }
 WITHOUT_CRITICS: Wanted = {"trainer.critic_warmup": (0, "no critic is warmed up, so no step leaves the policies out")}
 HYBRID: Wanted = {f"{SECTION}.hybrid_engine": (True, "policies train and serve on the same GPUs")}
-# Those with which an asynchronous trainer would hang, or replay other rows.
+# Settings with which an asynchronous trainer would hang, or train on other rows.
 ASYNCHRONOUS: Wanted = {
     "trainer.v1.sampler.custom_sampler.path": (None, "the team chooses the oldest complete tasks for a step"),
     "skip.rollout_tq.enable": (False, "tasks are dispatched and trained on in different steps"),
@@ -38,7 +38,7 @@ STORAGE = "transfer_queue.backend.SimpleStorage.total_storage_size"
 
 @rule(seen="verl's own scripts of distillation with +mas=solver_verifier; docs/async.md", team=True)
 def settings_of_team(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Some settings of verl have one value for a team, and more of them in an asynchronous mode."""
+    """Some settings of verl must have one value for a team, and more of them in an asynchronous mode."""
     assert run.mode
     wanted = {**OF_TEAM, **({} if run.critics else WITHOUT_CRITICS), **(APART if run.mode is SEPARATE else HYBRID)}
     for key, (value, why) in {**wanted, **(ASYNCHRONOUS if run.mode.asynchronous else {})}.items():
@@ -49,7 +49,7 @@ def settings_of_team(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="commit 93f105e2, docs/async.md", team=True)
 def stale_enough(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Tasks that are dispatched some steps ahead are as many versions of the weights old."""
+    """Tasks that are dispatched some steps ahead are sampled by weights that are as many steps old."""
     stale, mode, total = run.staleness, run.mode, run.config.trainer.total_training_steps
     if stale is None or mode is None or not stale.warmup:
         return
@@ -75,7 +75,7 @@ def rows_stored(run: ExaminedRun) -> ConfigError | None:
 
 @rule(seen="verl#2953, docs/async.md", team=True, of="learning")
 def corrected(run: ExaminedRun, view: View) -> Problem | None:
-    """Rows of older weights are corrected."""
+    """The loss corrects for rows that older weights sampled."""
     stale = run.staleness
     if stale is None or not stale.warmup or any(view.correction.get(key) for key in READERS):
         return None
@@ -89,10 +89,9 @@ def corrected(run: ExaminedRun, view: View) -> Problem | None:
 @rule(seen="commit 93f105e2, docs/async.md", team=True)
 def awake_together(run: ExaminedRun) -> Iterator[ConfigError]:
     """Engines of an asynchronous mode are awake all the time."""
-    asked = Run.of(run.config)
     for pool in used_pools(run.mas) if run.mode and run.mode.asynchronous else ():
-        if asked.mas.pools[pool].serving == "phases" or time_sliced(run.mas, pool):
-            value = f"mas.pools.{pool}.serving={asked.mas.pools[pool].serving}: {serving(asked, pool).reason}"
+        if run.asked.mas.pools[pool].serving == "phases" or time_sliced(run.mas, pool):
+            value = f"mas.pools.{pool}.serving={run.asked.mas.pools[pool].serving}: {serving(run.asked, pool).reason}"
             rule = "a phase ends only when no request runs, and here requests run during the training"
             fix = f"set ++mas.pools.{pool}.serving=together with memory fractions that add up to at most {MOST:g}"
             yield ConfigError(value, rule=rule, fix=f"{fix}, or a pool for each policy")
@@ -120,7 +119,7 @@ def engines_apart(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="commit 93f105e2, docs/async.md", team=True, of="served")
 def weights_sent(run: ExaminedRun, view: View) -> ConfigError | None:
-    """Weights are sent to engines on other GPUs, and stay within the process for those on the same."""
+    """Weights are sent to engines on other GPUs. Engines on the same GPUs get them within the process."""
     key, apart = "rollout.checkpoint_engine.backend", run.mode is SEPARATE
     able = ("ray",) if run.config.trainer.device == CPU else ("ray", "nccl", "nixl", "delta_sharded", "mooncake")
     able = able if apart else ("naive",)

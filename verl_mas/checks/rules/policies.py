@@ -1,4 +1,4 @@
-"""Policies and agents: what they are called, who acts on what, snapshots, endpoints and sampling."""
+"""Policies and agents: their names, the policies that agents act on, snapshots, endpoints and sampling."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from verl_mas.workflow.team import Team
 
 @rule(seen="commit 7097aae9: an agent named like a method of a team", team=True)
 def names(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Names of agents, policies and pools are names."""
+    """Agents, policies and pools have names that can be part of settings and paths."""
     for noun, given in (("agent", run.mas.agents), ("policy", run.mas.policies), ("pool", run.mas.pools)):
         yield from wrong_names(noun, given)
     for name in (name for name in run.members if hasattr(Team, name)):
@@ -50,7 +50,7 @@ def acting(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="docs/self-play.md", team=True)
 def snapshots(run: ExaminedRun) -> Iterator[ConfigError]:
-    """A snapshot has the whole weights of its policy, and its model."""
+    """A snapshot has the model and the whole weights of its policy."""
     for name, spec in run.mas.policies.items():
         if (snapshot := spec.snapshot) is None:
             continue

@@ -16,11 +16,12 @@ from verl_mas.planning import model_folder as model
 from verl_mas.planning.path import by_rows
 from verl_mas.workflow.members import flat
 
-# Models with a state for which verl marks where a row of a packed micro batch ends, and whose head it gathers.
+# PACKED_BY_VERL: models with a state, for which verl marks where a packed row ends. HEAD_GATHERED: models whose head
+# verl gathers.
 PACKED_BY_VERL = ("qwen3_5", "qwen3_5_moe")
 HEAD_GATHERED = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
 ULYSSES = "actor.ulysses_sequence_parallel_size"
-# Settings of sampling that leave tokens out -> the values with which they do not.
+# Sampling settings that exclude tokens -> the values with which they exclude none.
 TRUNCATING: Mapping[str, tuple[object, ...]] = {"top_p": (1, None), "top_k": (-1, 0, None), "min_p": (0, None)}
 
 
@@ -64,7 +65,7 @@ def ulysses_attention(run: ExaminedRun, view: View) -> ConfigError | None:
 
 @rule(seen="THUDM/slime#1686, verl#6660, huggingface/transformers#46093", of="learning")
 def packed_state(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
-    """Packed rows of a model with linear attention read the rows before them."""
+    """In a packed micro batch, linear attention carries its state from one row into the next."""
     own, packed = view.section("model"), view.get("model.use_remove_padding")
     if packed and model.is_stateful(own) and model.settings(own).get("model_type") not in PACKED_BY_VERL:
         value, fix = stated(view, "model.use_remove_padding", "model.path"), "set use_remove_padding=False"
@@ -162,12 +163,12 @@ def unread_by_verl(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
         yield ConfigWarning(stated(view, "actor.freeze_vision_tower"), reason, "remove it, or apply the patch")
 
 
-# The correction of rows of other weights.
+# The correction for rows that other weights sampled.
 
 
 @rule(seen="verl#4912, verl#4272", of="learning")
 def bypass_unread(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
-    """verl's V1 trainer reads nothing else of the correction in bypass mode."""
+    """In bypass mode, verl's V1 trainer ignores the other settings of the correction."""
     found = view.correction
     unread = {key: found.get(key) for key in ("rollout_is", "rollout_rs") if found.get(key)}
     unread |= {} if found.get("loss_type") in (None, "ppo_clip") else {"loss_type": found.loss_type}
@@ -191,7 +192,7 @@ def log_probs_of_engine(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
 
 @rule(seen="verl#4912, verl#4070", of="learning")
 def rejection(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
-    """verl reads the texts of a rejection in its first update; here it reads them for one token."""
+    """verl parses the settings of a rejection in its first update. The check lets it parse them for one token."""
     option, threshold = (view.correction.get(key) for key in ("rollout_rs", "rollout_rs_threshold"))
     if not option:
         return
@@ -207,7 +208,7 @@ def rejection(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
 
 @rule(seen="huggingface/trl#6789, PrimeIntellect-ai/prime-rl#2979, verl#6240", team=True, of="learning")
 def truncated_sampling(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
-    """Engines give log-probs after tokens were left out, trainers before."""
+    """Engines compute log-probs after tokens are excluded, trainers before."""
     stale = run.staleness and run.staleness.warmup and any(view.correction.get(key) for key in READERS)
     if not (stale or view.correction.get("bypass_mode")):
         return

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from verl_mas.config.adapters import Adapter, read_table
 from verl_mas.engines import stock
 from verl_mas.engines.adapters import AdapterServer, by_policy, wanted
-from verl_mas.engines.facts import ENGINES, EngineFacts, require_head_size
+from verl_mas.engines.contract import Contract
+from verl_mas.engines.facts import ENGINES, EngineFacts, EngineMemory, require_head_size
 from verl_mas.engines.sampling import installed_names
 from verl_mas.errors import EngineLost, RequestError
 from verl_mas.row import GLOBAL_STEPS
@@ -108,6 +109,14 @@ class AdapterSender(ServerAdapter):
 
 # In a clone. pip finds no versions: verl and SGLang pin different ones, of which the file chooses.
 INSTALL = 'uv pip install --override versions/overrides-sglang.txt ".[sglang]"'
+# Adapters that are not merged need 0.5.17: older versions take one string in `serialized_tensors`, and verl sends a
+# list. From 0.5.20 on, ServerArgs is not a dataclass.
+CONTRACT = Contract(
+    "sglang",
+    tested=("0.5.12", "0.5.19"),
+    needs={"adapters": "0.5.17"},
+    dataclasses=("sglang.srt.server_args:ServerArgs",),
+)
 # Of SGLang 0.5.12, which verl 0.9.1 requires.
 SAMPLING = frozenset(
     "custom_params ebnf frequency_penalty ignore_eos json_schema logit_bias max_tokens min_new_tokens "
@@ -240,7 +249,10 @@ ENGINES.register(ENGINE)(
     EngineFacts(
         package="sglang",
         install=INSTALL,
+        contract=CONTRACT,
         gpu_fraction=True,
+        memory=EngineMemory(of_free=True, host_copy=True, keeps_base=True, holds_context=False),
+        numbers_gpus=True,
         server_mixin=TeamSglang,
         sender_mixin=AdapterSender,
         many_adapters=True,

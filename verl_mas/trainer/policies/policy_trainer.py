@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from verl.workers.utils.padding import response_to_nested
 
 from verl_mas import data_plane
 from verl_mas.config.merge import CRITIC, set_mode
-from verl_mas.config.schema import Weighting
+from verl_mas.config.run import View
 from verl_mas.data_plane import Rows
 from verl_mas.errors import UpdateFailed
 from verl_mas.platform.fsdp import METRIC as SHARED
@@ -55,27 +55,17 @@ FIRST_STEPS = 2
 LOSSES = tuple(f"{part}/{name}" for part in ("actor", CRITIC) for name in ("loss", "grad_norm"))
 
 
-@dataclass(frozen=True)
-class Updates:
-    """How a policy is updated. `weighting`: how the loss weights its rows."""
-
-    per_step: int
-    total_steps: int
-    weighting: Weighting | None
-    old_log_probs_every: int = 1
-    skip_zero_advantage: bool = False
-    shares_prefixes: bool = False
-
-
 class PolicyTrainer(LocalPolicy):
     """A trainable policy."""
 
-    def __init__(self, name: str, view: DictConfig, pool: RayResourcePool, updates: Updates):
-        self.updates = updates
+    def __init__(self, view: View, config: DictConfig, pool: RayResourcePool, total_steps: int):
+        """`config`: a copy of the view's configuration, placed on the pool."""
+        self.view = view
+        self.weighting = view.run.mas.loss.weighting  # how the loss weights the policy's rows
         self.plan: UpdatePlan | None = None
         self.prepared = 0  # number of steps since the start in which this policy had rows
-        set_mode(view, updates.weighting)
-        super().__init__(name, view, pool, updates.total_steps)
+        set_mode(config, self.weighting)
+        super().__init__(view.name, config, pool, total_steps)
 
     def init(self) -> None:
         super().init()
@@ -88,11 +78,11 @@ class PolicyTrainer(LocalPolicy):
         Returns None if verl's loss is used unchanged.
         """
         verls = loss = partial(ppo_loss, config=omega_conf_to_dataclass(self.config.actor_rollout_ref.actor))
-        if weighs_rows(self.updates.weighting):
+        if weighs_rows(self.weighting):
             loss = partial(weighted, loss=loss)
-        if self.updates.skip_zero_advantage:
+        if self.view.skips_zero_advantage:
             loss = partial(over_all_rows, loss=loss)
-        if self.updates.old_log_probs_every > 1:
+        if self.view.old_log_probs_every > 1:
             loss = partial(on_policy, loss=loss)
         return None if loss is verls else loss
 
@@ -106,28 +96,32 @@ class PolicyTrainer(LocalPolicy):
         """Pad and balance the rows, and compute the log-probs and values that the step needs."""
         rows.extra_info[TEMPERATURE] = self.config.actor_rollout_ref.rollout.temperature
         self.prepared += 1
-        every = self.updates.old_log_probs_every
-        due = self.prepared <= FIRST_STEPS or self.global_steps % every == 0
-        rows = self.log_probs(self.balance(rows, metrics), metrics, old=due)
+        rows = self.balance(rows, metrics)
+        if self.prepared <= FIRST_STEPS or self.global_steps % self.view.old_log_probs_every == 0:
+            rows = self._compute_old_log_prob(rows, metrics=metrics)
+        if self.use_reference_policy:
+            rows = self._compute_ref_log_prob(rows, metrics=metrics)
         # verl leaves this here after the log-probs of a LoRA policy's reference; a critic has no adapter to disable.
         rows.extra_info.pop("no_lora_adapter", None)
         return self._compute_values(rows, metrics) if self.use_critic else rows
 
     def balance(self, rows: Rows, metrics: dict[str, float]) -> Rows:
+        """Pad the rows as the plan needs, and give every process the same amount of work."""
         self._rows = len(rows)
-        rows = super().balance(rows, metrics)
+        rows = self._balance_batch(rows, metrics=metrics)
         assert self.plan is not None
         # With several optimiser steps, this order would change which rows are in which optimiser step.
-        if self.updates.shares_prefixes and self.plan.updates == 1:
+        if self.view.shares_prefixes and self.plan.updates == 1:
             tasks = [RowKey.parse(key).uid for key in rows.keys]
             rows.reorder(side_by_side(tasks, [tag[LENGTH] for tag in rows.tags], self.plan.data_parallel))
         rows.reorder(spread_padding(rows.tags, self.plan.data_parallel, self.plan.updates))
         return rows
 
-    def multiple(self, data_parallel: int) -> int:
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        """Plan the update; verl calls this while it balances the rows."""
         own_reference = self.use_reference_policy and not self.ref_in_actor
         micro = MicroBatches.fixed(self.config.actor_rollout_ref, reference=own_reference)
-        self.plan = plan(self._rows, self.updates.per_step, data_parallel, micro)
+        self.plan = plan(self._rows, self.view.updates_per_step, dp_size, micro)
         return self.plan.multiple
 
     def read(self, rows: Rows, metrics: dict[str, float]) -> tuple[TensorDict, dict[str, Tensor]]:
@@ -155,7 +149,7 @@ class PolicyTrainer(LocalPolicy):
     def weigh(self, part: PolicyRows) -> None:
         """Compute the weights of the rows in the loss."""
         tokens = part.data[RESPONSE_MASK].sum(-1)
-        part.weights = step_weights(self.updates.weighting, part.batch.keys, part.batch.tags, tokens)
+        part.weights = step_weights(self.weighting, part.batch.keys, part.batch.tags, tokens)
 
     def credit(self, part: PolicyRows) -> None:
         """Compute the rows' advantages from the values of the policy's critic, if it has one."""
@@ -166,7 +160,7 @@ class PolicyTrainer(LocalPolicy):
     def rows_to_train(self, part: PolicyRows) -> Rows:
         """Return the rows of the update: all, or only those that add to the loss (`skip_zero_advantage`)."""
         assert self.plan is not None
-        if not self.updates.skip_zero_advantage:
+        if not self.view.skips_zero_advantage:
             return part.batch
         kept = without_zero_advantage(part, self.plan.updates, self.plan.multiple)
         part.metrics["rows/skipped"] = len(part.batch) - len(kept)
@@ -189,8 +183,12 @@ class PolicyTrainer(LocalPolicy):
             metrics["updated"] = 0
         else:
             self.train_policy(rows, metrics, counted)
+        engines = {"actor": self.config.actor_rollout_ref.actor.get("fsdp_config")}
+        if self.use_critic:
+            engines[CRITIC] = self.config.critic.fsdp
         # verl uses a gradient scaler if the precision is fp16.
-        check_finite(self.name, metrics, scaled=PrecisionType.is_fp16(self.precision))
+        scaled = [part for part, engine in engines.items() if PrecisionType.is_fp16(precision_of(engine))]
+        check_finite(self.name, metrics, scaled)
         self.empty_cache()
 
     def train_critic(self, rows: Rows, metrics: dict[str, float]) -> None:
@@ -224,17 +222,13 @@ class PolicyTrainer(LocalPolicy):
         )
 
     @property
-    def precision(self) -> str:
-        """The dtype in which the trainer computes."""
-        fsdp = self.config.actor_rollout_ref.actor
-        return str(OmegaConf.select(fsdp, "fsdp_config.mixed_precision.param_dtype", default="bf16"))
-
-    @property
     def log_prob_limit(self) -> float:
         """Limit of the mean difference that rounding causes between the log-probs of engine and trainer in a step. In
         bfloat16 on a GPU, means of rows differed by 0.02 to 0.05; in float32 on a CPU, single tokens by 1e-6."""
         section = self.config.actor_rollout_ref
-        exact = PrecisionType.is_fp32(self.precision) and section.rollout.dtype == "float32"
+        exact = (
+            PrecisionType.is_fp32(precision_of(section.actor.get("fsdp_config"))) and section.rollout.dtype == "float32"
+        )
         # On a GPU verl sends merged adapters in bfloat16, whatever the dtypes of engine and trainer.
         merged = section.model.get("lora_rank") and section.model.lora.get("merge")
         return 1e-3 if exact and not merged else 0.1
@@ -279,6 +273,11 @@ class PolicyTrainer(LocalPolicy):
         return [*policy, (self.critic_wg, os.path.join(self.name, CRITIC))] if self.use_critic else policy
 
 
+def precision_of(engine: DictConfig | None) -> str:
+    """Return the dtype in which an FSDP engine computes."""
+    return str(OmegaConf.select(engine or OmegaConf.create(), "mixed_precision.param_dtype", default="bf16"))
+
+
 def _reported(output: TensorDict, part: str) -> dict[str, float]:
     """Reduce the metrics of an update, under verl's names."""
     metrics = rename_dict(output["metrics"], f"{part}/")
@@ -287,16 +286,15 @@ def _reported(output: TensorDict, part: str) -> dict[str, float]:
     return reduced
 
 
-def check_finite(policy: str, metrics: dict[str, float], *, scaled: bool) -> None:
-    """Raises UpdateFailed if the loss or the gradient is not finite: verl skips such an optimiser step and continues.
+def check_finite(policy: str, metrics: dict[str, float], scaled: Collection[str]) -> None:
+    """Raises UpdateFailed if a loss or a gradient is not finite: verl skips such an optimiser step and continues.
 
-    `scaled`: whether a gradient scaler multiplies the loss. Overflows are then expected, so they are only counted.
+    `scaled`: those of actor and critic whose loss a gradient scaler multiplies. Their overflows are expected, so they
+    are only counted.
     """
     wrong = [name for name in LOSSES if not math.isfinite(metrics.get(name, 0.0))]
-    if scaled:
-        metrics["actor/overflow"] = float("actor/grad_norm" in wrong)
-    elif wrong:
-        values = ", ".join(f"{name}={metrics[name]}" for name in wrong)
+    metrics |= {f"{part}/overflow": float(f"{part}/grad_norm" in wrong) for part in scaled}
+    if values := ", ".join(f"{name}={metrics[name]}" for name in wrong if name.partition("/")[0] not in scaled):
         raise UpdateFailed(
             f"the update of policy {policy} is not finite: {values}\n"
             "  rule: the loss and the gradient of every optimiser step are finite; verl skipped this step\n"

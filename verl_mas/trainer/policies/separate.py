@@ -10,8 +10,9 @@ from verl.utils.device import get_device_name
 from verl.workers.rollout.replica import RolloutMode, RolloutReplica
 
 from verl_mas.config.engine_tag import EngineTag
+from verl_mas.config.run import View
 from verl_mas.engines import ray_weights
-from verl_mas.trainer.policies.policy_trainer import PolicyTrainer, Updates
+from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 from verl_mas.trainer.policies.servers import Engines
 from verl_mas.trainer.starting import Turn
 from verl_mas.trainer.timeline import LAUNCH
@@ -25,9 +26,11 @@ class SeparatePolicy(PolicyTrainer):
 
     engines_apart = True
 
-    def __init__(self, name: str, view: DictConfig, pool: RayResourcePool, updates: Updates, serving: RayResourcePool):
+    def __init__(
+        self, view: View, config: DictConfig, pool: RayResourcePool, total_steps: int, serving: RayResourcePool
+    ):
         self.serving = serving
-        super().__init__(name, view, pool, updates)
+        super().__init__(view, config, pool, total_steps)
 
     def start(self, turn: Turn) -> None:
         super().start(turn)
