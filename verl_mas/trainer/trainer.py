@@ -415,7 +415,7 @@ class TeamTrainer(Recorded, Validated):
                 tag[version] = self.global_steps - 1 if tag.get(version) is None else tag[version]
         return whole
 
-    # -- what is logged -------------------------------------------------------------------------------------
+    # -- logging --------------------------------------------------------------------------------------------
 
     def _compute_metrics(
         self, batch: Rows, metrics: dict[str, float], timing_raw: dict[str, float], global_steps: int, epoch: int

@@ -33,6 +33,8 @@ blocking: Callable[[Callable[P, Awaitable[None]]], Callable[P, None]] = auto_awa
 
 
 class Servers:
+    """The engines of one policy."""
+
     name: str
     config: DictConfig
     llm_server_manager: LLMServerManager

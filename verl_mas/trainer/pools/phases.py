@@ -1,7 +1,8 @@
 """A time-sliced pool: one policy's engines are awake at a time, so that each may take the whole GPU.
 
-Requests of the policy that is awake run; those of the others wait. When no request runs any more, the policy that has
-waited longest gets the next time slice: its engines wake up, and the weights of the others stay in host memory.
+Requests to the policy that is awake run; requests to other policies wait. When no request runs any more, the policy
+that has waited longest gets the next time slice: its engines wake up, and the weights of the others stay in host
+memory.
 """
 
 from __future__ import annotations
