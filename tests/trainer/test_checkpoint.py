@@ -27,7 +27,7 @@ from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy, TeamWor
 
 
 class Policy:
-    """As its workers do: the weights, in a process of their own, whose errors come back as RayTaskError."""
+    """Saves and loads like a policy's workers, whose errors arrive as RayTaskError."""
 
     def __init__(self, name, log):
         self.name, self.log, self.size = name, log, 100

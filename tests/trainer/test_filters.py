@@ -1,4 +1,4 @@
-"""Which tasks are trained on: whole tasks, kept or replaced, until a batch is full."""
+"""Selection of tasks: whole tasks are kept or replaced until a batch is full."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_the_spread_is_over_sessions_and_not_over_their_rows(tags):
 
 @pytest.mark.parametrize(("by", "kept"), [("team", {"b", "c"}), ("acc", {"c"}), ("score", set("abcd"))])
 def test_a_task_is_uniform_by_what_is_asked(tags, monkeypatch, by, kept):
-    # Of two sessions: team rewards and accuracies. Sums of 0.1 differ by rounding.
+    # Team reward and accuracy of two sessions per task. Sums of 0.1 differ by rounding.
     tasks = {"a": ((0.3, 1), (0.1 + 0.2, 1)), "b": ((0, 0), (0.5, 0)), "c": ((0, 0), (1, 1)), "d": ((0, 0), (0, 0))}
     rows = [(RowKey(uid, session, 0), *tasks[uid][session]) for uid in tasks for session in (0, 1)]
     keys, own = [str(key) for key, _, _ in rows], [tags(team_reward=float(reward)).as_dict() for _, reward, _ in rows]
@@ -217,7 +217,7 @@ def test_rows_that_are_left_out_change_no_advantage_of_the_others(tags):
 
 @pytest.fixture
 def trainer(monkeypatch, rollout):
-    """A trainer without policies over these tasks, and what it wrote."""
+    """Make a trainer without policies over these tasks; also return the data that it writes."""
 
     def make(spec, *tasks):
         made, written = object.__new__(TeamTrainer), {}

@@ -1,4 +1,4 @@
-"""Snapshots: when they are taken, the folders that weights go through, and what checkpoints have of them."""
+"""Snapshots: when they are taken, and the folders that weights go through."""
 
 from __future__ import annotations
 
