@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from decimal import Decimal
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -77,6 +79,15 @@ def test_an_sglang_engine_that_shares_its_gpu_leaves_a_core_to_the_others_while_
     assert [view("sglang", 0, shared).engine_kwargs.sglang.get("sleep_on_idle") for shared in (0, 1)] == [None, True]
     assert view("sglang", 0, True, sleep_on_idle=False).engine_kwargs.sglang.sleep_on_idle is False
     assert view("vllm", 0, True).engine_kwargs.vllm == {}
+
+
+def test_no_other_module_asks_for_the_name_of_an_engine_on_gpus():
+    """Facts about an engine are in its file."""
+    package = Path(engines.__file__).parents[1]
+    others = [file for file in package.rglob("*.py") if file.relative_to(package).parts[0] != "engines"]
+    nodes = [(file, node) for file in others for node in ast.walk(ast.parse(file.read_text()))]
+    names = {"sglang", "trtllm", "vllm"}
+    assert [file for file, node in nodes if isinstance(node, ast.Constant) and node.value in names] == []
 
 
 def test_every_shipped_engine_is_found_and_facts_load_neither_an_engine_nor_ray_nor_torch():
