@@ -213,7 +213,7 @@ def compare(rows, mode, kind, updates=1, ranks=1, micro=1, seed=0):
 
 @pytest.mark.parametrize("mode", MODES + WEIGHTINGS)
 def test_ranks_and_micro_batches_do_not_change_the_gradient(mode):
-    for ranks, micro in ((1, 1), (1, len(ROWS)), (2, 1), (2, (len(ROWS) + 1) // 2)):
+    for ranks, micro in ((1, len(ROWS)), (2, 1)):
         compare(ROWS, mode, "k3", ranks=ranks, micro=micro)
 
 
