@@ -20,7 +20,15 @@ from verl_mas.config.run import Run
 from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import ConfigError, DiskError
 from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, latest, whole_checkpoints
-from verl_mas.trainer.checkpoint import RNG_FILE, STORED, Checkpoints, differences, left_out, other_run, run_identity
+from verl_mas.trainer.checkpoint import (
+    RNG_FILE,
+    STORED,
+    Checkpoints,
+    differences,
+    in_flight_warnings,
+    other_run,
+    run_identity,
+)
 from verl_mas.trainer.trainer import TeamTrainer
 from verl_mas.workflow.members import QUEUE
 from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy, TeamWorkflow, read_team
@@ -153,7 +161,7 @@ def test_a_kill_while_the_oldest_is_removed_leaves_nothing_that_looks_like_a_che
 
 def test_a_synchronous_run_says_how_many_tasks_in_flight_it_does_not_take(checkpoints, tmp_path):
     def warnings(asynchronous=False):
-        return [warning.value for warning in left_out(latest(tmp_path), asynchronous)]
+        return [warning.value for warning in in_flight_warnings(latest(tmp_path), asynchronous)]
 
     checkpoints.save(1, {})
     assert warnings() == []

@@ -29,21 +29,21 @@ else:
     Server = object
 
 # The adapter of the request that the current task serves; None: the bare base.
-_wanted: ContextVar[str | None] = ContextVar("adapter", default=None)
+_current: ContextVar[str | None] = ContextVar("adapter", default=None)
 
 
-def wanted() -> str | None:
+def current_adapter() -> str | None:
     """The policy whose adapter the current request is for; None: the bare base."""
-    return _wanted.get()
+    return _current.get()
 
 
 @contextmanager
-def wants(adapter: str | None) -> Iterator[None]:
-    token = _wanted.set(adapter)
+def using_adapter(adapter: str | None) -> Iterator[None]:
+    token = _current.set(adapter)
     try:
         yield
     finally:
-        _wanted.reset(token)
+        _current.reset(token)
 
 
 def require(adapter: str | None, known: Collection[str], ready: bool) -> None:
@@ -69,7 +69,7 @@ class AdapterServer(Server):
     async def generate(self, *args: Passed, adapter: str | None = None, **kwargs: Passed) -> TokenOutput:
         # A request with an adapter that is not loaded would end vLLM's engine.
         require(adapter, self.adapters, ready=self.updates > 0)
-        with wants(adapter):
+        with using_adapter(adapter):
             return await super().generate(*args, **kwargs)
 
     async def set_global_steps(self, global_steps: int) -> None:

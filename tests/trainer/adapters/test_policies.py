@@ -86,7 +86,7 @@ def team(make):
 )
 def test_a_base_is_moved_once_per_phase_for_all_of_its_adapters(team, offload, moves):
     made = team(actor_rollout_ref__actor__fsdp_config=offload, **VERLS_LOSS)
-    made._each(["one", "two"], made.log.append)  # noqa: SLF001
+    made._run_by_host(["one", "two"], made.log.append)  # noqa: SLF001
     assert made.log == [*moves[:1], "one", "two", *moves[1:]]
 
 

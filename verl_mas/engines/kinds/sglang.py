@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from verl_mas.config.adapters import Adapter, read_table
 from verl_mas.engines import stock
-from verl_mas.engines.adapters import AdapterServer, by_policy, wanted
+from verl_mas.engines.adapters import AdapterServer, by_policy, current_adapter
 from verl_mas.engines.contract import Contract
 from verl_mas.engines.facts import ENGINES, EngineFacts, EngineMemory, require_head_size
 from verl_mas.engines.sampling import installed_names
@@ -48,7 +48,7 @@ class TeamManager:
 
     async def generate_request(self, obj: GenerateReqInput, request: object = None) -> AsyncIterator[Fields]:
         if self._table:
-            policy = wanted()
+            policy = current_adapter()
             # Replace the name that verl gives to every request.
             obj.lora_path = None if policy is None else self._table[policy].name
         sent = len(obj.input_ids)

@@ -17,7 +17,7 @@ from packaging.version import Version
 
 from verl_mas import platform
 from verl_mas.engines import stock
-from verl_mas.engines.adapters import AdapterServer, wanted
+from verl_mas.engines.adapters import AdapterServer, current_adapter
 from verl_mas.engines.contract import Contract
 from verl_mas.engines.facts import ENGINES, EngineFacts, EngineMemory, load_class, require_head_size
 from verl_mas.engines.sampling import installed_names
@@ -152,7 +152,7 @@ class AdapterEngine:
     def _adapter(self) -> LoRARequest | None:
         from vllm.lora.request import LoRARequest
 
-        if (policy := wanted()) is None:
+        if (policy := current_adapter()) is None:
             return None
         # The prefix cache identifies adapters by name. The version keeps it from returning prefixes of old weights.
         versioned = f"{self._table[policy].name}@{self._server.updates}"

@@ -99,7 +99,7 @@ class ContinuousBatcher:
         self._admit()
         if not self._running:
             return []
-        tokens, log_probs = choose(self._next_logits(), self._running)
+        tokens, log_probs = sample_tokens(self._next_logits(), self._running)
         finished = []
         for row in reversed(range(len(self._running))):
             sample = self._running[row]
@@ -287,7 +287,7 @@ def _bytes_per_token(model: PreTrainedModel) -> int:
     return cells * model.dtype.itemsize
 
 
-def choose(logits: torch.Tensor, rows: Sequence[Sample]) -> tuple[list[int], list[float]]:
+def sample_tokens(logits: torch.Tensor, rows: Sequence[Sample]) -> tuple[list[int], list[float]]:
     """Return the next token of each row, and its log-prob under the distribution it is sampled from.
 
     This is the distribution after temperature, top-k and top-p (vLLM's `processed_logprobs`). For a greedy row it is

@@ -92,11 +92,11 @@ class SlicesActor(TimeSlices):
     async def _swap(self, old: str, new: str) -> None:
         for policy, pauses in ((old, True), (new, False)):
             engine, servers = self._engines[policy]
-            pause, unpause = verbs(engine)
+            pause, unpause = sleep_methods(engine)
             method = pause if pauses else unpause
             await asyncio.gather(*[getattr(server, method).remote() for server in servers])
 
 
-def verbs(engine: str) -> tuple[str, str]:
+def sleep_methods(engine: str) -> tuple[str, str]:
     """Return two methods of an engine's server: one frees GPU memory without losing weights, one allocates it again."""
     return ("pause", "unpause") if facts_of(engine).server_mixin else ("sleep", "wake_up")
