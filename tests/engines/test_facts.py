@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from verl_mas import engines
 from verl_mas.engines import facts
+from verl_mas.engines.contract import Contract
 from verl_mas.engines.facts import HIGHEST_PORT, EngineFacts, facts_of, register_engine, set_options
 from verl_mas.registry import Registry
 
@@ -61,8 +62,10 @@ def test_an_engine_is_registered_with_verl_with_the_others_or_at_once(registry, 
 
 
 def test_an_engines_own_facts_are_used_and_the_defaults_of_one_that_only_verl_knows(registry):
-    register_engine("mine", replica="a.B", adapter="a.C", facts=EngineFacts(gpu_fraction=True))
+    contract = Contract("not_installed", ("1.0", "1.0"), {"adapters": "1.2"})
+    register_engine("mine", replica="a.B", adapter="a.C", facts=EngineFacts(gpu_fraction=True, contract=contract))
     assert facts_of("mine").gpu_fraction
+    assert "from 1.2 on" in facts_of("mine").lacks("adapters") and not facts_of("mine").lacks("images")
     assert facts_of("mine").server_mixin is None
     assert facts_of("of a later verl") == EngineFacts()
 
