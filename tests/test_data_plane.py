@@ -97,7 +97,7 @@ def test_the_rows_of_a_column_are_for_transfer_queue_those_of_verls(values):
 
 
 def test_a_queue_that_is_restored_has_no_rows_that_are_trained_or_will_be_sampled_again(calls, monkeypatch, tmp_path):
-    """At the end of step 5, which trained on 3-0."""
+    """The queue is saved at the end of step 5, which trained on 3-0."""
     task = {"is_prompt": True, "global_steps": 4}
     queue = {
         "3-0_0_0": {},

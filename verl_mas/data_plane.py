@@ -78,7 +78,7 @@ def for_workers(rows: Rows, also: Collection[str] = (), without: Collection[str]
     return sent
 
 
-# -- what the trainer moves ---------------------------------------------------------------------------------
+# -- calls of the trainer -----------------------------------------------------------------------------------
 
 
 def read(rows: Rows, fields: Sequence[str]) -> TensorDict:
@@ -154,7 +154,7 @@ def prompts(uids: Sequence[str], step: int) -> TensorDict:
     return batch
 
 
-# -- what the rollout moves ---------------------------------------------------------------------------------
+# -- calls of the rollout -----------------------------------------------------------------------------------
 
 
 async def set_status(uid: str, partition: str, status: str) -> None:

@@ -1,7 +1,7 @@
-"""Registers everything with verl, whose entry point `verl.plugins` imports this in every process.
+"""Registers everything with verl, which imports this module in every process (entry point `verl.plugins`).
 
-Each registry of verl is filled when verl first imports it, so `import verl` does not become slower. An error in a hook
-is raised where verl's module is imported. An error in *this* module is hidden by verl, so a run that needs the plugin
+Each registry of verl is filled when verl first imports it, so that `import verl` does not become slower. An error in a
+hook is raised where verl's module is imported. verl hides an error in *this* module, so a run that needs the plugin
 checks `active()`.
 """
 

@@ -13,11 +13,11 @@ from typing import TypeAlias
 from verl_mas.errors import DataError
 from verl_mas.verl_.types import Fields
 
-TagValues: TypeAlias = Fields  # the tags of a row as TransferQueue stores them: ours, and those that verl adds
+TagValues: TypeAlias = Fields  # tags of a row as TransferQueue stores them: our tags, and the tags that verl adds
 
 # -- fields of a row, by verl's names -----------------------------------------------------------------------
 
-UID = "uid"  # of the task
+UID = "uid"  # id of the task
 SESSION_ID = "session_id"
 PROMPTS = "prompts"
 RESPONSES = "responses"
@@ -28,14 +28,14 @@ LOSS_MASK = "loss_mask"
 SCORES = "rm_scores"
 ADVANTAGES = "advantages"
 RETURNS = "returns"
-VALUES = "values"  # of a critic
+VALUES = "values"  # values of a critic
 OLD_LOG_PROBS = "old_log_probs"
-KEPT_SHARE = "kept_share"  # of an update: its tokens, of those of all rows
+KEPT_SHARE = "kept_share"  # share of all rows' tokens that an update computes
 ROLLOUT_LOG_PROBS = "rollout_log_probs"
 ROLLOUT_WEIGHTS = "rollout_is_weights"
-LOSS_WEIGHTS = "loss_weights"  # ours
-# Tensors that no training process reads but a critic, which reads the first two: verl makes them for metrics, and the
-# last one of every dataset row.
+LOSS_WEIGHTS = "loss_weights"  # added by verl-mas
+# Tensors that training processes do not read, except that a critic reads OF_CRITIC. verl makes most of them for
+# metrics, and a `dummy_tensor` for every dataset row.
 OF_CRITIC = frozenset({RETURNS, VALUES})
 TRAINER_ONLY = OF_CRITIC | {SCORES, ROLLOUT_LOG_PROBS, "log_probs", "entropy", "dummy_tensor"}
 MULTI_MODAL_DATA = "multi_modal_data"
@@ -45,14 +45,14 @@ NUM_TURNS = "num_turns"
 AGENT_NAME = "agent_name"
 RAW_PROMPT = "raw_prompt"
 DATA_SOURCE = "data_source"
-PROGRESS = "mas_progress"  # ours: the share of the run's steps that were over when the task was dispatched
+PROGRESS = "mas_progress"  # added by verl-mas: share of the run's steps that were over when the task was dispatched
 REWARD_MODEL = "reward_model"
 GROUND_TRUTH = "ground_truth"
 EXTRA_INFO = "extra_info"
 # A field that is a mapping, and two of its keys.
 EXTRA_FIELDS = "extra_fields"
 REWARD_EXTRA_INFO = "reward_extra_info"
-VERDICTS = "verdicts"  # ours: `Outcome.verdicts`, in REWARD_EXTRA_INFO
+VERDICTS = "verdicts"  # added by verl-mas in REWARD_EXTRA_INFO: `Outcome.verdicts`
 
 # -- tags that are read or written one by one ---------------------------------------------------------------
 
@@ -61,19 +61,19 @@ AGENT = "agent"
 TURN = "turn"
 RESPONSE_LEN = "response_len"
 TRAINABLE = "trainable"
-# Also a field: verl's engines read it there, where the trainer sets no temperature for the whole batch.
+# Also a field, in which verl's engines read the temperature if the trainer sets none for the whole batch.
 TEMPERATURE = "temperature"
 # Tags of verl. The weight versions are in EXTRA_FIELDS, too.
 GLOBAL_STEPS = "global_steps"
 MIN_GLOBAL_STEPS = "min_global_steps"
 MAX_GLOBAL_STEPS = "max_global_steps"
-# Ours, in EXTRA_FIELDS of a reply: [[tokens, version], ...] in order, and how often the engine aborted it.
+# Added by verl-mas in EXTRA_FIELDS of a reply: [[tokens, version], ...] in order, and the number of its aborts.
 VERSIONS = "versions"
 ABORTS = "aborts"
 IS_PADDING = "is_padding"
 IS_PROMPT = "is_prompt"
 STATUS = "status"
-LENGTH = "seq_len"  # of a row, among its tags
+LENGTH = "seq_len"  # tag: tokens of a row
 # The status of a task (its key is the uid), and of a row.
 PENDING, RUNNING, FINISHED, FAILURE = "pending", "running", "finished", "failure"
 SUCCESS = "success"
@@ -102,13 +102,13 @@ def session_key(uid: str, session: int) -> str:
 
 @dataclass(frozen=True)
 class Act:
-    """Which act of which agent it is. A field that is added here, with a default, is a tag of stored rows, a part of
-    session records and a column of estimators: all of them take every field of it."""
+    """Identity of an act. Stored rows, session records and estimators use all fields of this class, so a field that is
+    added here (with a default) becomes a tag, a part of records and a column."""
 
     agent: str
     role: str
     policy: str
-    instance: int = 0  # of the agent; its turns are counted by instance
+    instance: int = 0  # instance of the agent; turns are counted per instance
     turn: int = 0
     branch: int = 0
 
@@ -120,10 +120,10 @@ class RowTags(Act):
     prompt_len: int
     response_len: int
     global_steps: int
-    # The oldest and newest weights that sampled the row. None: its engine does not count versions.
+    # Versions of the oldest and newest weights that sampled the row. None: the engine does not count versions.
     min_global_steps: int | None
     max_global_steps: int | None
-    source: str  # of the task's data; "" if the data name none
+    source: str  # data source of the task; empty if the data name none
     session: int
     trainable: bool
     committed: bool  # False: a candidate that its session did not continue with
@@ -160,5 +160,5 @@ class StoredRow:
 
 
 def is_padding(tag: Mapping[str, object]) -> bool:
-    """Whether verl added the row to fill a batch. Its other tags are those of the row that it copies."""
+    """Whether verl added the row to fill a batch. Such a row is a copy, with the other tags of the original row."""
     return bool(tag.get(IS_PADDING, False))

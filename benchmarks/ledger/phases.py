@@ -16,7 +16,7 @@ SAVE = "save"
 # A method of the trainer, and the phases that begin with it and after it.
 METHODS = {
     "_wake": (SYNC, ROLLOUT),
-    "_prepare": (LOG_PROBS, None),
+    "_compute_log_probs": (LOG_PROBS, None),
     "_update": (UPDATE, None),
     "_save_checkpoint": (SAVE, None),
 }

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from verl_mas.engines.adapters import by_policy, require, stream_name, wanted, wants
+from verl_mas.engines.adapters import by_policy, current_adapter, require, stream_name, using_adapter
 from verl_mas.errors import EngineLost, RequestError
 
 POLICIES = ["solver", "verifier"]
@@ -12,12 +12,12 @@ POLICIES = ["solver", "verifier"]
 
 async def test_requests_at_the_same_time_keep_their_own_adapter():
     async def request(adapter):
-        with wants(adapter):
+        with using_adapter(adapter):
             await asyncio.sleep(0)
-            return wanted()
+            return current_adapter()
 
     asked = ["solver", None, "verifier"]
-    assert await asyncio.gather(*map(request, asked)) == asked and wanted() is None
+    assert await asyncio.gather(*map(request, asked)) == asked and current_adapter() is None
 
 
 @pytest.mark.parametrize(

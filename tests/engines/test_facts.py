@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from decimal import Decimal
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +12,7 @@ from omegaconf import OmegaConf
 
 from verl_mas import engines
 from verl_mas.engines import facts
+from verl_mas.engines.contract import Contract
 from verl_mas.engines.facts import HIGHEST_PORT, EngineFacts, facts_of, register_engine, set_options
 from verl_mas.registry import Registry
 
@@ -59,8 +62,10 @@ def test_an_engine_is_registered_with_verl_with_the_others_or_at_once(registry, 
 
 
 def test_an_engines_own_facts_are_used_and_the_defaults_of_one_that_only_verl_knows(registry):
-    register_engine("mine", replica="a.B", adapter="a.C", facts=EngineFacts(gpu_fraction=True))
+    contract = Contract("not_installed", ("1.0", "1.0"), {"adapters": "1.2"})
+    register_engine("mine", replica="a.B", adapter="a.C", facts=EngineFacts(gpu_fraction=True, contract=contract))
     assert facts_of("mine").gpu_fraction
+    assert "from 1.2 on" in facts_of("mine").lacks("adapters") and not facts_of("mine").lacks("images")
     assert facts_of("mine").server_mixin is None
     assert facts_of("of a later verl") == EngineFacts()
 
@@ -77,6 +82,15 @@ def test_an_sglang_engine_that_shares_its_gpu_leaves_a_core_to_the_others_while_
     assert [view("sglang", 0, shared).engine_kwargs.sglang.get("sleep_on_idle") for shared in (0, 1)] == [None, True]
     assert view("sglang", 0, True, sleep_on_idle=False).engine_kwargs.sglang.sleep_on_idle is False
     assert view("vllm", 0, True).engine_kwargs.vllm == {}
+
+
+def test_no_other_module_asks_for_the_name_of_an_engine_on_gpus():
+    """Facts about an engine are in its file."""
+    package = Path(engines.__file__).parents[1]
+    others = [file for file in package.rglob("*.py") if file.relative_to(package).parts[0] != "engines"]
+    nodes = [(file, node) for file in others for node in ast.walk(ast.parse(file.read_text()))]
+    names = {"sglang", "trtllm", "vllm"}
+    assert [file for file, node in nodes if isinstance(node, ast.Constant) and node.value in names] == []
 
 
 def test_every_shipped_engine_is_found_and_facts_load_neither_an_engine_nor_ray_nor_torch():

@@ -37,7 +37,7 @@ def qwen3(folder):
 
 
 def qwen2_5(folder):
-    """Of the same sizes, for the same processor."""
+    """A model of the same sizes, for the same processor."""
     given = qwen3(folder).config
     text = {**given.text_config.to_dict(), "model_type": "qwen2_5_vl_text", "initializer_range": 0.2}
     text["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}
@@ -98,7 +98,7 @@ def test_requests_with_and_without_images_get_the_log_probs_of_the_trainer(model
         prompt = prompt_of(processor, text, *shown)
         sampling = RequestSampling(max_tokens=5 + number, ignore_eos=True, seed=number, stop_token_ids=(261, 262))
         asked.append((prompt, shown, batcher.submit(prompt, sampling, sight=images.read(prompt, shown, {}))))
-        batcher.step()  # later ones copy what earlier ones have computed
+        batcher.step()  # later requests copy prefixes of earlier ones
     while not batcher.idle:
         batcher.step()
     for prompt, shown, sample in asked:

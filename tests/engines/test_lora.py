@@ -52,7 +52,7 @@ def peers(model, trained):
 
 @pytest.fixture
 def batcher(model, peers):
-    """On the base, with both adapters."""
+    """A batcher on the base with both adapters."""
     adapters = Adapters(model, TABLE)
     for name in TABLE:
         adapters.update(name, tensors(peers[name]))
@@ -66,7 +66,7 @@ def run(batcher):
 
 @torch.no_grad()
 def expected_log_probs(peer, prompt, tokens):
-    """As the trainer computes them: one forward over prompt and reply."""
+    """Compute log-probs like the trainer, with one forward over prompt and reply."""
     logits = peer(input_ids=torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
     return torch.log_softmax(logits, dim=-1).gather(1, torch.tensor(tokens)[:, None])[:, 0]
 
@@ -93,7 +93,7 @@ def test_every_row_of_a_mixed_batch_has_the_log_probs_of_its_adapter_alone(
 
 
 def test_a_row_without_adapter_has_exactly_the_output_of_the_base(model, batcher):
-    """Beside rows with one: in the same shape, as a batch's shape decides how torch adds."""
+    """Both batches have the same shape, because the shape decides in which order torch adds."""
     ids = torch.tensor([PROMPTS[1]] * 3)
     with torch.inference_mode():
         batcher.adapters.aim([None] * 3)

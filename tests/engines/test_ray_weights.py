@@ -1,4 +1,4 @@
-"""Weights through Ray's object store: what verl's manager of checkpoint engines calls, in one process."""
+"""Weights through Ray's object store: the calls of verl's manager of checkpoint engines, in one process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONE_TENSOR = 16  # bytes, so that each is a bucket
 
 
 class Handle:
-    """As Ray's handle of a process with a receiver."""
+    """Stand-in for Ray's handle of a process with a receiver."""
 
     def __init__(self, engine):
         self.engine, self.execute_checkpoint_engine = engine, self
@@ -33,7 +33,8 @@ async def everything(engine):
 
 @pytest.fixture
 def transfer(monkeypatch):
-    """Sends WEIGHTS from so many training processes to so many engines; returns what each of them took."""
+    """Send WEIGHTS from `senders` training processes to `receivers` engines; return the weights that each engine
+    took."""
     monkeypatch.setattr(ray, "put", lambda value: value)
 
     async def transfer(senders=1, receivers=1, take=everything):
@@ -78,7 +79,7 @@ async def test_an_engine_that_fails_ends_the_sender(transfer):
     async def fails(engine):
         weights = engine.receive_weights()
         await anext(weights)
-        await weights.aclose()  # as after an exception of its reader
+        await weights.aclose()  # like after an exception of its reader
 
     with pytest.raises(EngineLost, match="does not wait for any"):
         await transfer(take=fails)

@@ -23,7 +23,7 @@ OUTSTANDING = 1200
 
 async def test_two_replicas_serve_take_weights_and_are_named_when_they_fail(ray_here, model_path, monkeypatch):
     class Worker:
-        """In place of a training worker: the server starts on its node."""
+        """Stand-in for a training worker, on whose node the server starts."""
 
     settings = {"name": ENGINE, "tensor_model_parallel_size": 1, "dtype": "float32"}
     settings |= {"prompt_length": 32, "response_length": 16, "custom": {"policy": "solver", "rank_offset": 6}}
@@ -35,7 +35,7 @@ async def test_two_replicas_serve_take_weights_and_are_named_when_they_fail(ray_
     replicas = [get_rollout_replica_class(ENGINE)(rank, config, model_config, gpus_per_node=1) for rank in range(2)]
     await asyncio.gather(*[replica.init_hybrid(workers) for replica in replicas])
     assert [r.server_address for r in replicas] == [f"transformers_server_solver_{rank}" for rank in (6, 7)]
-    # Other random numbers than those of the replicas of another policy.
+    # The random numbers differ from those of another policy's replicas.
     drawn = [await r.server_handle.__ray_call__.remote(lambda one: one.batcher.seeds.random()) for r in replicas]
     assert drawn == [random.Random(42 + rank).random() for rank in (6, 7)]
     assert [await gpus_seen_by(r.server_handle) for r in replicas] == [await gpus_seen_by(worker) for worker in shares]

@@ -46,7 +46,7 @@ def long_request(server, **given):
 
 
 async def sampled(server, count=1):
-    """Wait until the requests that run have so many tokens."""
+    """Wait until the running requests have `count` tokens."""
     while (tokens := sum(len(sample.tokens) for sample in server.futures)) < count:
         await asyncio.sleep(0)
     return tokens
@@ -148,7 +148,7 @@ async def test_weights_change_between_two_tokens_of_a_running_request(make_serve
 
 
 def adapter_weights(server, scale):
-    """Of q_proj alone, by the names in a push."""
+    """Yield the weights of q_proj, by their names in a push."""
     module, linear = "model.layers.0.self_attn.q_proj", server.batcher.model.model.layers[0].self_attn.q_proj
     for policy, rank in RANKS.items():
         for side, shape in (("A", (rank, linear.in_features)), ("B", (linear.out_features, rank))):
@@ -190,7 +190,7 @@ async def test_adapters_change_together_between_two_tokens_and_the_base_never(ma
 
 
 async def test_a_failed_engine_names_itself_to_running_and_later_calls(make_server, monkeypatch):
-    """Also where a caller is cancelled as it fails."""
+    """One of the callers is cancelled when the engine fails."""
     server = make_server()
 
     def fail():

@@ -1,4 +1,4 @@
-"""How the engines of a pool are served where `mas.pools.<pool>.serving` is auto."""
+"""The choice that `mas.pools.<pool>.serving=auto` makes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from verl_mas.engines.serving import Share, choose, serving, settled
     ("shares", "way", "says"),
     [
         ([(0.4, 1, True), (0.45, 1, True)], "together", "add up to 0.85, at most 0.85"),
-        ([(0.4, 1, False), (0.4, 1, False)], "together", "0.8"),  # what fits need not sleep
+        ([(0.4, 1, False), (0.4, 1, False)], "together", "0.8"),  # engines that fit need not sleep
         ([(0.5, 1, True), (0.5, 1, True)], "phases", "add up to 1, above 0.85"),
         ([(0.3, 2, True), (0.3, 1, True)], "phases", "replicas of 2 GPUs"),
         ([(0.3, 2, True), (0.3, 2, False)], "together", "free_cache_engine=False"),

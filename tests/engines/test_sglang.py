@@ -44,7 +44,7 @@ def engines(tmp_path_factory) -> Iterator[Engines]:
 
 @pytest.fixture
 def stub(request, monkeypatch) -> Iterator[Any]:
-    """What starts schedulers and knows of their deaths; none dies in a test that does not expect it."""
+    """Starts schedulers and records their deaths. A scheduler that dies unexpectedly fails the test."""
     if VERSION:
         yield (real := request.getfixturevalue("engines"))
         assert not real.deaths
@@ -156,7 +156,7 @@ async def test_without_the_mixin_a_cancelled_request_runs_on_and_the_sleep_kills
 
 @pytest.mark.skipif(bool(VERSION), reason="real_sglang.OPTIONS disable the schedule that overlaps batches")
 async def test_a_sleep_right_after_an_answer_meets_the_schedulers_last_batch(server, stub):
-    """Why the scheduler is asked, and not only the requests are waited for."""
+    """This is why a sleep asks the scheduler, instead of only waiting for the requests."""
     made = await server(Stock)
     reply = await request(made, tokens=5)
     assert len(reply.token_ids) == len(reply.log_probs) == 5 and reply.stop_reason == "length"
@@ -172,7 +172,7 @@ async def test_memory_for_weights_from_another_pool_is_released_when_the_schedul
 
 
 async def test_two_hundred_cancelled_requests_end_and_the_engine_sleeps_at_once(server):
-    """Also one that is cancelled before the scheduler has it."""
+    """One request is cancelled before the scheduler has received it."""
     made = await server()
     for first in range(0, 200, 50):
         requests = [request(made, first + number) for number in range(50)]
@@ -196,7 +196,7 @@ async def test_a_queued_request_leaves_nothing_behind_and_its_id_can_be_used_aga
 
 @pytest.mark.parametrize("free", [True, False])
 async def test_a_sleep_waits_for_callers_that_still_wait(server, free):
-    """With free_cache_engine=False the sleep does nothing else, but weights kill a busy scheduler as well."""
+    """With free_cache_engine=False the sleep only waits, because new weights kill a busy scheduler, too."""
     made = await server(free=free)
     waiting = await running(made, tokens=30)
     await made.sleep()
@@ -253,7 +253,7 @@ async def test_aborted_requests_are_resumed_after_a_sleep_and_those_that_come_la
     for one, other in zip(whole, replies, strict=True):
         assert one.token_ids == other.token_ids and one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
         assert sum(tokens for tokens, _ in other.extra_fields["versions"]) == 30
-    # So many run at once; the others were aborted in the queue.
+    # Three requests run at once; the others were aborted in the queue.
     seen = [[version for _, version in reply.extra_fields["versions"]] for reply in replies]
     assert seen == [[1, 2], [1, 2], [1, 2], [2], [2]]
     assert [reply.extra_fields["aborts"] for reply in replies] == [1] * 5
@@ -294,7 +294,7 @@ async def test_an_engine_without_a_tokenizer_dies_of_a_stop_string_or_from_0_5_1
 
 
 class ReadsAgain:
-    """A tokenizer manager that makes so many tokens of a prompt, its images written out."""
+    """A tokenizer manager that reports `read` tokens for each prompt."""
 
     def __init__(self, read: int | None):
         self.meta = {} if read is None else {"prompt_tokens": read}
@@ -332,7 +332,7 @@ def lora(model, name: str, step: int) -> dict[str, torch.Tensor]:
 
 
 async def push(server, model, step: int) -> None:
-    """What a training worker does after an update, with verl's own preparation of the tensors."""
+    """Send weights like a training worker after an update, with verl's own preparation of the tensors."""
     from sglang.srt.managers.io_struct import UnloadLoRAAdapterReqInput
     from verl.workers.rollout.sglang_rollout.sglang_rollout import ServerAdapter
 
@@ -370,7 +370,7 @@ async def push(server, model, step: int) -> None:
 
 @torch.no_grad()
 def distance(model, reply, name: str | None, step: int) -> float:
-    """Between the log-probs of a reply and those of the base with the adapter merged into it."""
+    """Return the largest difference between the log-probs of a reply and those of the base with the adapter merged."""
     merged = copy.deepcopy(model)
     tensors = lora(model, name, step) if name else {}
     for key in [key for key in tensors if ".lora_A." in key]:

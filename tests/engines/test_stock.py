@@ -18,11 +18,11 @@ ENGINES = ["sglang", "vllm"]
 
 
 class StockServer:
-    """What an engine's actor runs."""
+    """The class that an engine's actor runs."""
 
 
 class StockReplica:
-    """What verl's RolloutReplica does with a rank."""
+    """Uses a rank like verl's RolloutReplica."""
 
     def __init__(self, replica_rank, config, model_config, gpus_per_node=8, name_suffix=""):
         self.server_class = ray.remote(StockServer)
@@ -36,7 +36,7 @@ class StockReplica:
 
 
 class StockAdapter:
-    """What verl's ServerAdapter does with a rank."""
+    """Uses a rank like verl's ServerAdapter."""
 
     def __init__(self, config, model_config, device_mesh, replica_rank=-1):
         self.replica_rank = replica_rank
@@ -44,7 +44,7 @@ class StockAdapter:
 
 
 def config(offset: int | None, tensor: int = 2):
-    """As verl composes it: without a `custom` block unless it is added."""
+    """Compose a configuration like verl's, which has no `custom` block unless it is added."""
     custom = {} if offset is None else {"custom": asdict(EngineTag("a", offset))}
     parallel = {"tensor_model_parallel_size": tensor, "data_parallel_size": 1, "pipeline_model_parallel_size": 1}
     composed = OmegaConf.create({"world_size": tensor, **parallel, **custom})
@@ -55,7 +55,7 @@ def config(offset: int | None, tensor: int = 2):
 @pytest.fixture(params=ENGINES)
 def engine(request, monkeypatch):
     """A replica class and an adapter class as verl would get them."""
-    # On the CPU platform verl's vLLM is replaced.
+    # The CPU platform would replace verl's vLLM.
     monkeypatch.delenv("VERL_PLATFORM", raising=False)
     name = request.param
     facts = facts_of(name)

@@ -1,4 +1,5 @@
-"""What verl-mas adds to verl's vLLM server, on a fake of it: death, the order of sleep and wake_up, several adapters.
+"""Additions of verl-mas to verl's vLLM server, on a fake of it: death, the order of sleep and wake_up, several
+adapters.
 
 On a real server: test_vllm_cpu.
 """
@@ -43,7 +44,7 @@ class Engine(SleepRecorder):
 
 
 class StockServer:
-    """What verl's server does. Of adapters: one name, if the workers have loaded it."""
+    """Stand-in for verl's server. It knows one adapter, if the workers have loaded it."""
 
     def __init__(self, policies):
         table = {name: asdict(Adapter(name, rank=8, alpha=8, seed=0)) for name in policies}

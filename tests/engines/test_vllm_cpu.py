@@ -213,7 +213,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def output_of(words: list[object], **more: str) -> str:
-    """What a program prints. One that is not done in time is killed with vLLM's processes, which would live on."""
+    """Return the output of a program. After the time limit it is killed with all of vLLM's processes."""
     environ = environment(**more)
     with subprocess.Popen(
         words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -228,7 +228,7 @@ def output_of(words: list[object], **more: str) -> str:
 
 
 def printed_by(program: str, model: Path, **more: str):
-    """What a program beside this file prints as JSON."""
+    """Return the JSON that a program next to this file prints."""
     out = output_of([sys.executable, HERE / program, model], VLLM_CPU_OMP_THREADS_BIND="nobind", **more)
     return json.loads(next(line for line in out.splitlines() if line.startswith('{"')))
 

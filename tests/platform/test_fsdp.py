@@ -14,7 +14,7 @@ FIXED = (
 FSDP1, PACKED = f"{ACTOR}.strategy=fsdp", f"{MODEL}.use_remove_padding=true"
 SMALL = (f"{ACTOR}.ppo_max_token_len_per_gpu=130", f"{ROLLOUT}.log_prob_max_token_len_per_gpu=130")
 LORA = (f"{MODEL}.lora_rank=4", f"{MODEL}.target_modules=all-linear")
-EAGER = f"{MODEL}.override_config.attn_implementation=eager"  # of rows; trees take another
+EAGER = f"{MODEL}.override_config.attn_implementation=eager"  # attention of rows; trees use another
 TEMPERATURES = (1.0, 0.5)
 VARIANTS = {
     "rows": Variant((), False),
@@ -73,7 +73,7 @@ def same_update(expected, found):
 
 
 def test_fixed_micro_batches_need_more_padding_rows(alone):
-    # Of 7 rows: to 2 optimiser steps; to lcm(2 steps x 4 rows, 5 rows).
+    # 7 rows are padded to a multiple of 2 optimiser steps, or of lcm(2 steps x 4 rows, 5 rows).
     assert [alone[name]["padding"] for name in ("rows", "fixed trees")] == [1, 33]
 
 

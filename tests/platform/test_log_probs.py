@@ -1,4 +1,4 @@
-"""Log-probs in blocks are those of verl's loop over the tokens, which the plugin replaces."""
+"""Log-probs in blocks equal those of verl's loop over tokens, which the plugin replaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tree of a micro batch's prefixes: what it holds, and that a model computes with it what it computes by rows."""
+"""The tree of a micro batch's prefixes: its content, and that a model computes the same with the tree as by rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tree_of(rows, masks) -> Tree:
 
 
 def paths(tree: Tree) -> list[list[int]]:
-    """What each node attends to."""
+    """Return the tokens to which each node attends."""
     return [tree.tokens[seen].tolist() for seen in tree.mask(torch.device("cpu"))]
 
 
@@ -72,7 +72,7 @@ def test_micro_batches_have_every_row_once_and_no_more_tokens_than_they_may(rows
 
 
 def test_rows_share_a_micro_batch_where_that_is_less_work():
-    # The first two share a prompt, and the third nothing: beside them it would see a wider mask.
+    # The first two rows share a prompt. The third shares nothing, and with the others it would only have a wider mask.
     lines = [Line(0, 100, 0), Line(1, 100, 90), Line(2, 100, 0)]
     assert cut(lines, 1000, Work(token=10, logits=0, pair=1, start=0)) == [[0, 1], [2]]
 

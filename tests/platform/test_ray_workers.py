@@ -20,7 +20,7 @@ WORKER = "import os, sys; print('by itself:', sys.argv[1], os.environ['MARK'])"
 
 @pytest.fixture
 def hand_over(tmp_path):
-    """Start a worker as Ray does: its output, and what arrived at the socket. `answers`: whether it is forked."""
+    """Start a worker like Ray; return its output and the data at the socket. `answers`: whether it is forked."""
 
     def start(answers):
         script = tmp_path / "worker.py"

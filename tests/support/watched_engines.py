@@ -31,7 +31,7 @@ def _count_tokens(module: ModuleType) -> None:
 
 
 def _record_updates(module: ModuleType) -> None:
-    each = module.TeamTrainer._each  # noqa: SLF001
+    each = module.TeamTrainer._run_by_host  # noqa: SLF001
 
     def watched(self: Any, names: Any, work: Any) -> None:
         engines = {name: member.servers for name, member in self.members.items()}
@@ -40,7 +40,7 @@ def _record_updates(module: ModuleType) -> None:
         after = _asked(engines, _sampled)
         _write(kind="train", seconds=time.time() - start, sampled={name: after[name] - before[name] for name in after})
 
-    module.TeamTrainer._each = watched  # noqa: SLF001
+    module.TeamTrainer._run_by_host = watched  # noqa: SLF001
 
 
 def _record_syncs(module: ModuleType) -> None:

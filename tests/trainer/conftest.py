@@ -38,7 +38,7 @@ def train_team(main_ppo: Callable[..., Trained]) -> Callable[..., Trained]:
 def adapters_on(train_team: Callable[..., Trained], tmp_path: Path) -> Callable[..., None]:
     """Train two adapters beside their bare base, all on one engine; asserts that it has the trainer's weights of each.
 
-    Were an adapter stale or exchanged, its log-probs would differ from the trainer's.
+    If an adapter were stale or exchanged, its log-probs would differ from the trainer's.
     """
 
     def train(engine: str, *overrides: str) -> None:

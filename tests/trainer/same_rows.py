@@ -74,7 +74,7 @@ def _sorted(sample: Callable[..., Any]) -> Callable[..., Any]:
         # verl's two seconds would be most of a step.
         self.poll_interval = float(os.environ.get("ROWS_POLL", "0.1"))
         batch, metrics = sample(self, global_steps, partition_id, batch_size)
-        # By task, session and act, as a team does: sums of floats depend on the order.
+        # Sort by task, session and act like a team, because sums of floats depend on the order.
         batch.reorder(sorted(range(len(batch)), key=lambda i: (len(batch.keys[i]), batch.keys[i])))
         wanted = ["prompts", "responses", "rm_scores"]
         data = tq.kv_batch_get(keys=batch.keys, partition_id=partition_id, select_fields=wanted)

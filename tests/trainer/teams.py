@@ -66,9 +66,9 @@ class Hasty(Workflow):
 
 
 class Late(Workflow):
-    """Drafts of random lengths; then a wait of a random length, as for a tool; then a reading, and several copies.
+    """Writes drafts of random lengths, waits for a random time like for a tool, reads, and writes several copies.
 
-    Tasks of an odd step take longer, so that they are still acting when those of the step before have ended.
+    Tasks of odd steps take longer, so that they still act when the tasks of the step before have ended.
     """
 
     agents = ("writer", "reader", "copier")
@@ -88,7 +88,8 @@ class Late(Workflow):
 
 
 class Seer(Workflow):
-    """One sees the picture of a task, one of the same policy reads what it wrote, one of another policy copies that."""
+    """A seer sees the picture of a task, a reader of the same policy reads its reply, and a copier of another policy
+    copies."""
 
     agents = ("seer", "reader", "copier")
 

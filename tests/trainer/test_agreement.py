@@ -1,4 +1,4 @@
-"""When a run ends because engine and trainer disagree about what was sampled."""
+"""The end of a run whose engine and trainer disagree about log-probs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ends a step of the trainer, outside Ray: sessions that fail, updates that are not finite."""
+"""Errors that end a step of the trainer, outside Ray: failed sessions, updates that are not finite."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FINE = SessionCounts(sessions=1, tasks=1)
 
 @pytest.fixture
 def trainer(monkeypatch):
-    """A trainer after a rollout: verl's own replay buffer over four tasks without rows, and what workers counted."""
+    """Make a trainer after a rollout: verl's replay buffer over four tasks without rows, and the counts of workers."""
 
     def make(*counts, limit=0.5, **refill):
         failed = {"is_prompt": True, "status": "failure", "global_steps": 1}
@@ -36,7 +36,7 @@ def trainer(monkeypatch):
         made.global_steps, made._sessions = 1, SessionCounts()
         made.filter = TaskFilter(FilterSpec(), lambda rows: [])
         made.agent_loop_manager = Mock(**{"pop_counts.side_effect": chain(counts, repeat(SessionCounts()))})
-        # What verl does with the number of tasks to replace.
+        # Stands for verl's method, which replaces this number of tasks.
         made.added = Mock()
         monkeypatch.setattr(TeamTrainer.__bases__[0], "_add_prompts_to_generate", made.added)
         made.replay_buffer = verl_buffer.ReplayBuffer(

@@ -1,4 +1,4 @@
-"""Which tasks are trained on: whole tasks, kept or replaced, until a batch is full."""
+"""Selection of tasks: whole tasks are kept or replaced until a batch is full."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Rollout:
         """The rows of a step, the filter, and the tasks that are trained on."""
         chosen = TaskFilter(spec, self.teaching)
         rows, metrics = chosen.sample(size, self.sample, self.refilled.append)
-        trained = [RowKey.parse(rows.keys[i]).uid for i in chosen.chosen(rows)]
+        trained = [RowKey.parse(rows.keys[i]).uid for i in chosen.trained_indices(rows)]
         return rows, metrics, list(dict.fromkeys(trained))
 
 
@@ -113,7 +113,7 @@ def test_tasks_are_kept_whole_and_never_more_than_a_batch(rollout, tasks, size, 
     spec = FilterSpec(drop=drop, keep_share=share, refill=refill, max_rounds=6)
     chosen = TaskFilter(spec, made.teaching)
     rows, metrics = chosen.sample(size, made.sample, made.refilled.append)
-    of_task = Counter(RowKey.parse(rows.keys[i]).uid for i in chosen.chosen(rows))
+    of_task = Counter(RowKey.parse(rows.keys[i]).uid for i in chosen.trained_indices(rows))
     assert set(of_task.values()) <= {4} and len(of_task) <= size
     assert len(rows) == 4 * sum(made.asked) == 4 * len(made.rewards)
     assert len(of_task) == metrics.get("filter/kept", size)
@@ -157,7 +157,7 @@ def test_the_spread_is_over_sessions_and_not_over_their_rows(tags):
 
 @pytest.mark.parametrize(("by", "kept"), [("team", {"b", "c"}), ("acc", {"c"}), ("score", set("abcd"))])
 def test_a_task_is_uniform_by_what_is_asked(tags, monkeypatch, by, kept):
-    # Of two sessions: team rewards and accuracies. Sums of 0.1 differ by rounding.
+    # Team reward and accuracy of two sessions per task. Sums of 0.1 differ by rounding.
     tasks = {"a": ((0.3, 1), (0.1 + 0.2, 1)), "b": ((0, 0), (0.5, 0)), "c": ((0, 0), (1, 1)), "d": ((0, 0), (0, 0))}
     rows = [(RowKey(uid, session, 0), *tasks[uid][session]) for uid in tasks for session in (0, 1)]
     keys, own = [str(key) for key, _, _ in rows], [tags(team_reward=float(reward)).as_dict() for _, reward, _ in rows]
@@ -168,7 +168,7 @@ def test_a_task_is_uniform_by_what_is_asked(tags, monkeypatch, by, kept):
     )
     chosen = TaskFilter(FilterSpec(drop="uniform", by=by), lambda rows: set("abcd"))
     chosen.sample(4, lambda count: (sampled, {}), lambda count: None)
-    assert {RowKey.parse(keys[i]).uid for i in chosen.chosen(sampled)} == kept
+    assert {RowKey.parse(keys[i]).uid for i in chosen.trained_indices(sampled)} == kept
     accuracies["b_1_0"] = {"reward_extra_info": {}}
     if by == "acc":
         with pytest.raises(DataError, match=r"b_1_0 is of a session without acc[^$]*mas.filter.by=team"):
@@ -217,7 +217,7 @@ def test_rows_that_are_left_out_change_no_advantage_of_the_others(tags):
 
 @pytest.fixture
 def trainer(monkeypatch, rollout):
-    """A trainer without policies over these tasks, and what it wrote."""
+    """Make a trainer without policies over these tasks; also return the data that it writes."""
 
     def make(spec, *tasks):
         made, written = object.__new__(TeamTrainer), {}
@@ -240,7 +240,8 @@ def trainer(monkeypatch, rollout):
         made.replay_buffer = SimpleNamespace(sample=lambda batch_size, **asked: source.sample(batch_size))
         made.agent_loop_manager = SimpleNamespace(record_advantages=lambda step, found: written.update(record=found))
         # Without policies no row is trained, so the trainer itself finds no task.
-        made.filter = TaskFilter(spec, lambda rows: made.credit.teaching(rows, made.trained) or source.teaching(rows))
+        with_advantage = made.credit.tasks_with_advantage
+        made.filter = TaskFilter(spec, lambda rows: with_advantage(rows, made.trained) or source.teaching(rows))
         return made, written
 
     return make

@@ -74,7 +74,7 @@ def test_a_team_trains_on_one_gpu(task, tmp_path, engine, team):
     records = [json.loads(line)["data"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert len(records) == STEPS
     for record in records:
-        # Where one policy trains, its metrics have verl's names.
+        # If a single policy trains, its metrics have verl's names.
         for prefix in [""] if team == "frozen" else ["policy/a/", "policy/b/"]:
             assert record[f"{prefix}actor/grad_norm"] > 0
             assert record[f"{prefix}training/rollout_actor_probs_pearson_corr"] > 0.95
@@ -84,6 +84,6 @@ def test_a_team_trains_on_one_gpu(task, tmp_path, engine, team):
 @pytest.mark.parametrize("team", TEAMS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_commands_of_the_gpu_tests_pass_the_checks_for_one_gpu(task, tmp_path, engine, team):
-    """As for a run on another machine, where the engine is installed."""
+    """The run is on another machine, where the engine is installed."""
     report = examine_command(arguments(task, tmp_path, engine, team), parse_gpus("1x80"))
     assert report.accepted, report.problems

@@ -58,7 +58,7 @@ def run(main_ppo, folder, overrides, alone):
             folder,
             *("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "data.shuffle=false"),
             *("actor_rollout_ref.rollout.n=4", f"trainer.total_training_steps={STEPS}", f"trainer.save_freq={STEPS}"),
-            # At the recipe's rate of 1e-2 Adam makes 1e-5 of rounding.
+            # At the recipe's rate of 1e-2, Adam turns rounding into differences of 1e-5.
             "actor_rollout_ref.actor.optim.lr=1e-3",
             # Rows without advantage then add nothing to the loss.
             "actor_rollout_ref.actor.entropy_coeff=0",

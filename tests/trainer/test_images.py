@@ -15,7 +15,7 @@ from verl_mas.testing.letters import row as letters_row
 from verl_mas.testing.tiny_vision_model import PATCH, tiny_vision_model
 
 pytestmark = pytest.mark.e2e
-# Of the engine's log-probs and the trainer's, of a token and of the mean of a row.
+# Differences between the log-probs of engine and trainer, for a token and for the mean of a row.
 DISTANCES = ("training/rollout_probs_diff_max", "rollout_corr/log_ppl_diff_max", "rollout_corr/log_ppl_diff_min")
 COLOURS = dict(zip(LETTERS, ("red", "green", "blue", "white"), strict=True))
 

@@ -55,7 +55,7 @@ def here(tmp_path, monkeypatch):
 def by_name(points: Iterator[tuple[str, int, float]]) -> Found:
     found: Found = {}
     for name, step, value in points:
-        # MLflow's names have no @, and those of generated texts are not metrics.
+        # MLflow's names have no @. Generated texts are not metrics.
         if not name.startswith("val/generations"):
             found.setdefault(name.replace("_at_", "@"), {})[step] = value
     return found
@@ -212,7 +212,7 @@ def test_a_run_resumes_in_its_run_of_mlflow(here, monkeypatch):
 
 
 def log(*steps, resumed=None, error=None):
-    """What verl's trainer does."""
+    """Log steps like verl's trainer."""
     with logging_to(None, resumed):
         config = {"trainer": {}, ATTEMPT: str(steps)}
         loggers = trainer_base.Tracking("team", "first", default_backend=["wandb", "mlflow", "swanlab"], config=config)

@@ -134,7 +134,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 
 def trained(steps, own=None, until=None, backends=("file",)):
-    """What verl's trainer does."""
+    """Log steps like verl's trainer."""
     with logging_to(own, until):
         loggers = trainer_base.Tracking("team", "first", default_backend=list(backends), config={})
         for step in steps:

@@ -44,7 +44,7 @@ def overrides(tmp_path_factory):
         "mas.agents={writer:{policy:mini},earlier:{policy:past},copier:{policy:other}}",
         "mas.pools={fast:{n_gpus_per_node:1}} ray_kwargs.ray_init.num_gpus=2",
         "actor_rollout_ref.rollout.full_determinism=true",
-        # What the estimator remembers of earlier steps is part of every advantage.
+        # With shrinkage, the estimator's memory of earlier steps is part of every advantage.
         "++mas.advantage.shrinkage=2 trainer.total_training_steps=4 trainer.save_freq=2",
     ]
 
@@ -108,7 +108,8 @@ def test_a_resumed_run_ends_where_the_unbroken_one_does_bit_for_bit(unbroken, re
     assert sorted(resumed.steps) == [1, 2, 3, 4], "those of the checkpoint and later ones, in one file"
     scores, found = ((run.checkpoint(4) / RUNNING_FILE).read_text() for run in (unbroken, resumed))
     assert scores == found != (unbroken.checkpoint(2) / RUNNING_FILE).read_text()
-    # Also in what torch draws next in the driver, although the iterator of a start and its validation draw, too.
+    # torch's next random numbers in the driver are the same, although the iterator and the validation of a start use
+    # some.
     same(*(torch.load(run.checkpoint(4) / RNG_FILE, weights_only=True)["torch"] for run in (unbroken, resumed)))
     assert resumed.steps[4]["agent/writer/group/running_count"] == pytest.approx(16 * (1 + 0.9 + 0.9**2 + 0.9**3))
     for policy in POLICIES:

@@ -83,26 +83,6 @@ def test_scores_that_cannot_be_read_name_the_file_and_the_fix(text, checkpoints)
         load(checkpoints(RunningState(OF)), folder)
 
 
-def test_a_resumed_run_has_the_advantages_of_an_unbroken_one_bit_for_bit(checkpoints, tags):
-    torch.manual_seed(0)
-    keys = [RowKey(f"1-{task}", session, 0) for task in range(4) for session in range(3)]
-    scores, masks = torch.rand(4, len(keys)), [torch.ones(1, dtype=torch.int64)] * len(keys)
-    options = AdvantageOptions(shrinkage=2)
-
-    def run(state, steps):
-        columns = [Columns(keys, [tags("solver")] * len(keys), scores[step], masks) for step in steps]
-        found = [step_advantages(each, "agent_grpo", options, ["solver"], running=state.scores) for each in columns]
-        return torch.stack([advantages for advantages, _ in found])
-
-    unbroken, broken, resumed, cold = (RunningState(OF) for _ in range(4))
-    expected = run(unbroken, range(4))[2:]
-    run(broken, range(2))
-    load(checkpoints(resumed), checkpoints(broken).save(2, {}))
-    assert torch.equal(run(resumed, range(2, 4)), expected)
-    assert not torch.equal(run(cold, range(2, 4)), expected)
-    assert resumed.scores.scores == unbroken.scores.scores
-
-
 def test_a_step_adds_its_scores_by_role_and_source_and_logs_them_per_role(tags):
     keys = [RowKey("1-0", session, 0) for session in (0, 1)]
     own = [tags("debater_0", role="debater", source="math"), tags("debater_1", role="debater", source="math")]

@@ -79,7 +79,7 @@ def test_a_start_that_fails_is_raised_at_once_while_another_one_never_ends():
 
 
 def test_training_processes_import_at_once_and_load_their_model_in_turn(monkeypatch, tmp_path):
-    """At the places where verl's set-up sets these attributes."""
+    """The phases are detected when verl's set-up sets these attributes."""
 
     def init(self):
         self.actor_rollout_wg = object.__new__(RayWorkerGroup)

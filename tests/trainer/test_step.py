@@ -41,7 +41,7 @@ def test_rows_are_ordered_by_task_session_and_act_whichever_ended_first():
 
 
 class Queue:
-    """TransferQueue, which records what was written."""
+    """A TransferQueue that records the written rows."""
 
     def __init__(self):
         self.rows = {}

@@ -1,4 +1,4 @@
-"""Who is trained: shared, frozen, remote, excluded and exchanged policies, on one worker and on two."""
+"""Training of shared, frozen, remote, excluded and exchanged policies, on one worker and on two."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ def soon(holds: Callable[[], bool], seconds: float = 30.0) -> bool:
 
 @pytest.fixture(scope="module")
 def on_workers(train_team, tmp_path_factory):
-    """Three agents on two policies, one of them left out of the loss, on as many workers as a test asks for.
+    """Run three agents on two policies, one agent excluded from the loss, on a number of workers.
 
-    Policy b has what a script of verl's has by default: FSDP1, and micro batches of fixed sizes.
+    Policy b has the defaults of verl's scripts: FSDP1, and micro batches of fixed sizes.
     """
     fixed = "actor:{strategy:fsdp,use_dynamic_bsz:false,ppo_micro_batch_size_per_gpu:4}"
     b = f"{{overrides:{{{fixed},rollout:{{log_prob_micro_batch_size_per_gpu:5}}}}}}"
@@ -107,7 +107,7 @@ def on_workers(train_team, tmp_path_factory):
     return cache(run)
 
 
-# Of b, 9 rows to the least multiple of 4 and 5 on each worker.
+# The 9 rows of b are padded to the least multiple of 4 and 5 on each worker.
 @pytest.mark.parametrize(("workers", "of_a", "of_b"), [pytest.param(1, 0, 11, marks=pytest.mark.nightly), (2, 1, 31)])
 def test_an_agent_left_out_of_the_loss_gives_no_rows_and_padding_is_what_workers_and_micro_batches_need(
     on_workers, workers, of_a, of_b
@@ -148,7 +148,7 @@ def test_a_time_sliced_pool_never_calls_a_sleeping_engine(train_team, tmp_path, 
         for policy in ("a", "b"):
             assert metrics[f"policy/{policy}/rows/real"] == 16
             assert metrics[f"policy/{policy}/training/rollout_actor_probs_pearson_corr"] > 0.999
-            # The engine has the adapter's weights too: what differs is rounding.
+            # The engine has the adapter's weights, too, so only rounding differs.
             assert metrics[f"policy/{policy}/training/rollout_probs_diff_max"] < 1e-4
     first, last = done.steps[1], done.steps[2]
     assert {key for key in last if key.endswith("actor/kl_loss")} == {"policy/b/actor/kl_loss"}
@@ -181,7 +181,7 @@ def test_agents_exchange_their_policies_by_the_step_and_both_policies_learn(trai
         "Pair",
         "mas.policies={a:{},b:{}} mas.agents={writer:{policy:a},copier:{policy:b,sampling:{temperature:0.5}}}",
         "mas.swap={agents:[writer,copier],every:1} trainer.total_training_steps=2 trainer.save_freq=1",
-        # A relative path is of the folder of the command, and not of the cluster's.
+        # A relative path belongs to the folder of the command, not to the folder of the cluster.
         "trainer.test_freq=2 algorithm.rollout_correction.rollout_is=token trainer.default_local_dir=checkpoints",
         f"trainer.rollout_data_dir={tmp_path}/generations",
     )

@@ -64,7 +64,7 @@ FIELDS = {
 
 @pytest.fixture
 def host(monkeypatch, tags, make):
-    """A trainer with one task of two sessions, and what it saw; `counts` are those of the rollout."""
+    """Make a trainer with one task of two sessions, whose calls are recorded. `counts`: the counts of the rollout."""
     own = [tags("solver", team_reward=0.5), tags("verifier", policy="other", team_reward=0.5)]
     rows = KVBatchMeta(partition_id="val", keys=["val3-0-0_0_0", "val3-0-0_0_1"], tags=[tag.as_dict() for tag in own])
     seen = []

@@ -24,20 +24,20 @@ def small_and_offline(monkeypatch):
 
 @pytest.fixture
 def model(tmp_path):
-    """vLLM's CPU attention takes heads of 64, not those of the letters' model."""
+    """vLLM's CPU attention takes heads of 64, but not the heads of the letters' model."""
     return f"actor_rollout_ref.model.path={tiny_model(tmp_path / 'model', hidden=128)}"
 
 
 @pytest.fixture(params=[1, 2], ids=["whole", "tensor_parallel"])
 def size(request):
-    """Settings for engines of one or two vLLM workers, each beside a training worker."""
+    """Settings for engines of one or two vLLM workers, each next to a training worker."""
     return (
         f"trainer.n_gpus_per_node={request.param} actor_rollout_ref.rollout.tensor_model_parallel_size={request.param}"
     )
 
 
 def test_two_policies_on_vllm_stay_separate_and_both_learn(train_team, tmp_path, model):
-    """Were names, ports or sockets shared, one policy's weights would reach the other's engine."""
+    """If names, ports or sockets were shared, one policy's weights would reach the other's engine."""
     done = train_team(
         tmp_path / "run",
         "Pair",

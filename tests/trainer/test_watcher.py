@@ -130,7 +130,7 @@ def said(two, tmp_path, monkeypatch):
 
 @pytest.fixture
 def interrupted(two, tmp_path, monkeypatch, capsys):
-    """What is printed when this error reaches the end of the driver, and how the process ends."""
+    """Return the output when an error reaches the end of the driver, and the calls that end the process."""
 
     def interrupted(error):
         ends = Mock()

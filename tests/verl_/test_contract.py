@@ -23,10 +23,10 @@ from verl_since import PAGE, touched
 
 # Private names of other packages.
 OTHERS = {
-    *("_actor_id", "_global_node", "_return_value"),  # of Ray
+    *("_actor_id", "_global_node", "_return_value"),  # names of Ray
     *("_actions", "_current_frames", "_exit", "_fields", "_interp", "_linear_pointwise", "_replace"),
-    *("_run_exitfuncs", "_shutdown"),  # of Python, at the end of a contained program
-    "_adapter_manager",  # of vLLM
+    *("_run_exitfuncs", "_shutdown"),  # names of Python, used at the end of a contained program
+    "_adapter_manager",  # a name of vLLM
 }
 # Keys not of verl, keys of its open mappings, and keys that only its dataclasses have (in `USED`).
 OPEN = (
@@ -92,7 +92,7 @@ def attributes(tree: ast.AST) -> Iterator[ast.Attribute]:
 
 
 def names_of(tree: ast.Module) -> set[str]:
-    """What a file defines or assigns, in any scope."""
+    """Return the names that a file defines or assigns, in any scope."""
     named_nodes = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     names = {node.name for node in ast.walk(tree) if isinstance(node, named_nodes)}
     stored = [node for node in ast.walk(tree) if isinstance(getattr(node, "ctx", None), ast.Store)]
@@ -111,14 +111,14 @@ def test_every_override_of_a_method_of_verl_is_in_the_lock_file_and_nothing_else
 def test_every_private_name_of_verl_that_we_use_is_in_the_contract():
     tables: list[Mapping[str, Mapping[str, Any]]] = [contract.OVERRIDDEN, contract.USED]
     listed = {(owner, name) for table in tables for owner, members in table.items() for name in members}
-    # Of an object whose class is not known, any class's name will do.
+    # If the class of an object is not known, a name of any class is accepted.
     listed |= {("", name) for _, name in listed} | {("", name) for name in OTHERS}
     missing = {module: sorted(set(private_uses(module)) - listed) for module in modules()}
     assert {module: names for module, names in missing.items() if names} == {}
 
 
 def test_only_these_modules_touch_private_names_of_verl():
-    """Another version of verl may change these names; a module of ours is then one of these."""
+    """Another version of verl may change these names; then only these modules must change."""
     tables = (contract.OVERRIDDEN, contract.USED)
     private = {name for table in tables for names in table.values() for name in names if is_private(name)}
     touching = {module for module in modules() if {name for _, name in private_uses(module)} & private}
@@ -136,7 +136,7 @@ def test_every_name_of_the_contract_is_used():
 
 
 def test_every_name_that_we_import_from_verl_is_there():
-    """Also from the modules of engines that are not installed here."""
+    """This includes verl's modules for engines that are not installed here."""
     imports = [node for module in modules() for node in imports_of_verl(module)]
     names = [(node.module or "", alias.name) for node in imports for alias in node.names]
     assert len(names) > 50

@@ -16,7 +16,7 @@ from verl_mas.run_folder import about
 from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, folder_of_step, read_pointer, step_of, to_resume
 from verl_mas.run_folder.lock import check_lock
 from verl_mas.run_folder.secrets import without_secrets
-from verl_mas.trainer.checkpoint import differences, left_out, other_policies, run_identity, saved_policies
+from verl_mas.trainer.checkpoint import differences, in_flight_warnings, other_policies, run_identity, saved_policies
 from verl_mas.trainer.running import running_state
 
 
@@ -58,7 +58,7 @@ def _of_this_team(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[Problem]
         identity, running = run_identity(run), running_state(run)
     yield from [] if lacking else differences(checkpoint, identity, run.config)
     assert run.mode
-    yield from left_out(checkpoint, run.mode.asynchronous)
+    yield from in_flight_warnings(checkpoint, run.mode.asynchronous)
     yield from running.problems(checkpoint.folder) if running else ()
 
 

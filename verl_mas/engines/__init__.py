@@ -1,7 +1,7 @@
 """Inference engines as policies see them.
 
-verl keeps two lists of engines: replicas (the servers, seen from the trainer) and adapters (what an actor worker
-calls to wake them and to send weights). `verl_mas.plugin` names the functions here as hooks.
+verl keeps two lists of engines: replicas (the trainer's handles of servers) and adapters (objects through which an
+actor worker wakes servers and sends weights). `verl_mas.plugin` registers the functions here as hooks.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Several adapters on one base, for verl's engines, which know only one: the adapter of a request, and the tensors of a
-push."""
+"""Several adapters on one base, for verl's engines, which know only one adapter: which adapter a request uses, and
+which tensors of a push belong to which adapter."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ else:
     Server = object
 
 # The adapter of the request that the current task serves; None: the bare base.
-_wanted: ContextVar[str | None] = ContextVar("adapter", default=None)
+_current: ContextVar[str | None] = ContextVar("adapter", default=None)
 
 
-def wanted() -> str | None:
+def current_adapter() -> str | None:
     """The policy whose adapter the current request is for; None: the bare base."""
-    return _wanted.get()
+    return _current.get()
 
 
 @contextmanager
-def wants(adapter: str | None) -> Iterator[None]:
-    token = _wanted.set(adapter)
+def using_adapter(adapter: str | None) -> Iterator[None]:
+    token = _current.set(adapter)
     try:
         yield
     finally:
-        _wanted.reset(token)
+        _current.reset(token)
 
 
 def require(adapter: str | None, known: Collection[str], ready: bool) -> None:
-    """Raise RequestError unless the request's adapter is there, with weights. The base's replies would look right, but
-    be wrong."""
+    """Raise RequestError if the engine does not have the request's adapter or its weights. Otherwise the bare base
+    would reply, and nobody would notice."""
     if adapter is not None and adapter not in known:
         fix = "name one of them, or none for the bare base" if known else "leave adapter out"
         raise RequestError(f"adapter={adapter!r}", rule=f"the engine has {', '.join(known) or 'no adapters'}", fix=fix)
@@ -58,7 +58,7 @@ def require(adapter: str | None, known: Collection[str], ready: bool) -> None:
 
 
 class AdapterServer(Server):
-    """Mix-in before a server class of verl. Without adapters it changes nothing."""
+    """Mixin before a server class of verl. Without adapters it changes nothing."""
 
     updates = 0  # how often the engine has received weights
 
@@ -69,7 +69,7 @@ class AdapterServer(Server):
     async def generate(self, *args: Passed, adapter: str | None = None, **kwargs: Passed) -> TokenOutput:
         # A request with an adapter that is not loaded would end vLLM's engine.
         require(adapter, self.adapters, ready=self.updates > 0)
-        with wants(adapter):
+        with using_adapter(adapter):
             return await super().generate(*args, **kwargs)
 
     async def set_global_steps(self, global_steps: int) -> None:
@@ -81,7 +81,8 @@ class AdapterServer(Server):
 def by_policy(
     weights: Iterable[tuple[str, torch.Tensor]], policies: Collection[str]
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """Sort the tensors of a push by policy and key. A push has the tensors of all policies, and of no others."""
+    """Sort the tensors of a push by policy and key. Raise EngineLost if a policy has none, or if some belong to another
+    policy."""
     tensors: dict[str, dict[str, torch.Tensor]] = {policy: {} for policy in policies}
     for name, tensor in weights:
         policy, _, key = name.partition(_BETWEEN)

@@ -50,34 +50,35 @@ class EngineFacts:
     # The option of `rollout.engine_kwargs` that sets the bytes of its KV cache on a GPU. With this option the engine
     # does not measure the free memory at its start. Empty: there is no such option.
     cache_option: str = ""
-    # Mixed into the server class of a team. It has `pause` and `unpause`, which free the GPU but keep the weights; the
-    # engine's own sleep drops them.
+    # Mixed into the server class of a team. It adds `pause` and `unpause`, which free the GPU but keep the weights. The
+    # engine's own sleep drops the weights.
     server_mixin: type[object] | None = None
     sender_mixin: type[object] | None = None  # mixed into verl's `ServerAdapter` in a team's training workers
-    base_port: int | None = None  # it looks for free ports from here on, so each policy gets a range of its own
+    base_port: int | None = None  # first port that it tries; each policy gets a range of its own
     # Defaults of `rollout.engine_kwargs` for an engine that shares its GPU with another policy's engine.
     beside_others: Mapping[str, object] = field(default_factory=dict)
     stock_adapter: str | None = None  # verl's module with its `ServerAdapter`, if `engines.stock` wraps it
-    # Returns the names of the sampling settings that a request may have; None: unknown.
+    # Returns the names of sampling settings that a request may have; None: unknown.
     sampling: Callable[[], frozenset[str]] | None = None
     one_process: bool = False  # a replica cannot be spread over several workers
-    highest_rank: int | None = None  # of a LoRA adapter that it serves on top of the base weights; None: unknown
+    highest_rank: int | None = None  # highest rank of a LoRA adapter on top of the base weights; None: unknown
     takes_adapters: bool = True  # it serves LoRA adapters on top of the base weights; else the trainer must merge them
     # It serves several adapters on one base at once; each request names its adapter (`mas.policies.<name>.adapter_of`).
     many_adapters: bool = False
     # Its `generate` takes `drawn`: how many of the prompt's last tokens it sampled for this reply before an abort. It
-    # then continues the reply with its random draws and with stop strings that had begun.
+    # then continues the reply's random numbers, and stop strings that had begun.
     resumes: bool = False
     # Raises ConfigError if `rollout.engine_kwargs` has a value that the engine does not take.
     check_options: Callable[[Mapping[str, Mapping[str, object]]], object] | None = None
     many: bool = True  # a run can have several policies on it
-    # Without a tokenizer (`rollout.skip_tokenizer_init`) it serves no request with a stop text or a minimal length.
+    # Without a tokenizer (`rollout.skip_tokenizer_init`) it cannot serve requests with a stop string or a minimum
+    # length.
     needs_tokenizer: bool = False
-    # Returns, as a fix, what an engine with these `engine_kwargs` lacks to take `thinking_token_budget`; empty if it
-    # takes it. None: unknown.
+    # Returns the fix if an engine with these `engine_kwargs` does not take `thinking_token_budget`; empty if it does.
+    # None: unknown.
     thinking_fix: Callable[[Mapping[str, object]], str] | None = None
-    # Part of the class names of processors for whose prompts verl leaves one token per image, which the engine expands.
-    # Empty: the engine takes the tokens of an image expanded.
+    # Part of a processor's class name. For such processors verl sends one token per image, and the engine expands it.
+    # Empty: verl sends all tokens of an image.
     image_processor: str = ""
     # Registers the engine's servers in verl.workers.rollout.replica; None: verl has them already.
     register_replica: Callable[[ModuleType], None] | None = None
@@ -85,8 +86,8 @@ class EngineFacts:
     register_adapter: Callable[[ModuleType], None] | None = None
     # Raises ConfigError if the engine cannot run on a device.
     check_ready: Callable[[str | None], None] | None = None
-    # Returns what nvcc compiles when the engine starts, for `actor_rollout_ref.rollout` and the GPU's compute
-    # capability; empty if nothing. None: unknown.
+    # Returns the name of the kernels that nvcc compiles when the engine starts; empty if none. Arguments:
+    # `actor_rollout_ref.rollout` and the GPU's compute capability. None: unknown.
     compiles: Callable[[DictConfig, tuple[int, int]], str] | None = None
     # Raises ConfigError if the engine cannot serve the model at a path on a device, with its `engine_kwargs`.
     check_model: Callable[[str, str, Mapping[str, object]], None] | None = None

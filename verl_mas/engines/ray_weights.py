@@ -1,4 +1,4 @@
-"""rollout.checkpoint_engine.backend=ray: weights go through Ray's object store, for machines on which GPUs cannot send
+"""rollout.checkpoint_engine.backend=ray: send weights through Ray's object store, on machines whose GPUs cannot send
 them.
 
 This is a checkpoint engine of verl. Rank 0 of the training processes puts the weights into the object store, bucket by
@@ -27,7 +27,7 @@ POLL_S = 0.005
 
 @CheckpointEngineRegistry.register(BACKEND)
 class RayWeights(CheckpointEngine):
-    """Checkpoint engine on Ray's object store. For each transfer verl calls `prepare`, `init_process_group`,
+    """Checkpoint engine on Ray's object store. For each transfer verl calls `prepare` and `init_process_group`, then
     `send_weights` and `receive_weights` at the same time, then `finalize`."""
 
     def __init__(self, bucket_size: int, is_master: bool = False):

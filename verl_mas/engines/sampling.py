@@ -1,4 +1,4 @@
-"""Check of the sampling settings that an engine or an endpoint takes, for the configuration and for every act."""
+"""Checks of sampling settings, in the configuration and in every act: which ones an engine or endpoint takes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError
 from verl_mas.registry import closest, nearest
 
-# Sampling settings that verl-mas sets, and the setting that decides: candidates are branches, and the trainer needs
-# log-probs.
+# Sampling setting that verl-mas sets -> the setting that decides its value. Candidates are branches, and the trainer
+# needs log-probs.
 SET_BY_US = {"n": "mas.branch.k", "logprobs": "actor_rollout_ref.rollout.calculate_log_probs"}
 # Settings that an OpenAI-compatible endpoint may take besides the common ones: OpenAI's own, vLLM's and SGLang's.
 ENDPOINT_NAMES = frozenset(
@@ -30,7 +30,7 @@ ENDPOINT_NAMES = frozenset(
 )
 NEED_TOKENIZER = ("stop", "stop_regex", "min_new_tokens")
 THINKING = "thinking_token_budget"
-# Parts that a request to an engine or an endpoint has already.
+# Parts of a request that every request already has.
 SET_FOR_EVERY_REQUEST = frozenset(
     "detokenize flat_logprobs messages model output_kind prompt_logprobs stream stream_options tools".split()
 )
@@ -47,8 +47,7 @@ def names_of(engine: str | None) -> frozenset[str] | None:
 
 
 def sampling_errors(given: Mapping[str, object], engine: str | None, path: str) -> Iterator[ConfigError]:
-    """Find errors in flat settings for an engine; None stands for an engine that is not known yet. `path` names their
-    place."""
+    """Find errors in flat settings for an engine. None: the engine is not known yet. `path`: where the settings are."""
     known = names_of(engine)
     for name in given:
         if name in SET_BY_US:
@@ -74,7 +73,7 @@ def converted(given: Mapping[str, object], path: str) -> dict[str, object]:
 
 
 def engine_errors(given: Mapping[str, object], rollout: DictConfig, path: str) -> Iterator[ConfigError]:
-    """Find flat settings that a policy's engine refuses in its present setup. `path` names their place."""
+    """Find flat settings that a policy's engine refuses as it is configured. `path`: where the settings are."""
     facts, budget = facts_of(str(rollout.name)), given.get(THINKING)
     options = rollout.engine_kwargs.get(rollout.name) or {} if budget is not None else {}
     if budget is not None and facts.thinking_fix and (fix := facts.thinking_fix(options)):
@@ -90,15 +89,16 @@ def engine_errors(given: Mapping[str, object], rollout: DictConfig, path: str) -
 
 
 def mistyped(name: str) -> str:
-    """Guess the setting of an endpoint that a mistyped name means; empty if it may be a setting of the endpoint's
-    own."""
+    """Guess which setting of an endpoint a mistyped name means; empty if the endpoint may have a setting of this
+    name."""
     known = ENDPOINT_NAMES | SET_FOR_EVERY_REQUEST
     return "" if name in known else closest(name, known, cutoff=0.8)
 
 
 @cache
 def installed_names(module: str, release: frozenset[str]) -> frozenset[str]:
-    """The fields of SamplingParams in the source of an installed engine; without it, those of a known `release`."""
+    """Fields of SamplingParams in the source of the installed engine. If it is not installed: the fields of
+    `release`."""
     body = getattr(defined(f"{module}:SamplingParams"), "body", None)
     if body is None:
         return release
@@ -110,7 +110,7 @@ def installed_names(module: str, release: frozenset[str]) -> frozenset[str]:
 
 
 def stop_window(stops: Sequence[str]) -> int:
-    """Return among how many of the last tokens a stop string lies that the newest token completes.
+    """Return how many of the last tokens may contain a stop string that ends with the newest token.
 
     A token has at least one byte. A few tokens are added, because some tokenizers strip leading spaces.
     """

@@ -1,8 +1,8 @@
 """Several policies on one of verl's own engines: each policy numbers its replicas from an offset.
 
-verl names servers, sockets and ports by the replica's rank, which starts at 0 for every policy. Both ends, the
-replica that starts a server and the adapter that looks it up, add the offset of `EngineTag`; without a tag they
-behave as verl's own classes.
+verl names servers, sockets and ports by the replica's rank, which starts at 0 for every policy. Here the replica, which
+starts a server, and the adapter, which looks it up, add the offset of `EngineTag` to the rank. Without a tag they
+behave like verl's own classes.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ else:
 # A class of a Ray actor, or of an engine: untyped.
 EngineClass: TypeAlias = Untyped
 
-# Calls that a server's actor can have open at once. With verl's 1,000 as many requests that wait for their turn keep
-# `abort_all_requests`, `wake_up` and `resume_generation` from starting: verl-project/verl#7990. An open call of an
+# Number of calls that a server's actor can have open at once. verl allows 1,000; if that many requests wait, calls of
+# `abort_all_requests`, `wake_up` and `resume_generation` cannot start (verl-project/verl#7990). An open call of an
 # async actor is a coroutine and takes no thread.
 OUTSTANDING = 100_000
-# verl's loader of SGLang sets an environment variable while it imports, and policies start side by side.
+# Policies start in parallel, and verl's loader of SGLang sets an environment variable while it imports.
 _loading = Lock()
 
 
 class OffsetReplica(RolloutReplica):
-    """Mix in before a replica class of verl."""
+    """Mixin before a replica class of verl."""
 
     server_class: EngineClass
     server_mixin: type[object] | None = None
@@ -48,7 +48,8 @@ class OffsetReplica(RolloutReplica):
     def __init__(self, replica_rank: int, config: RolloutConfig, *args: Passed, **kwargs: Passed):
         self.offset = EngineTag.of(config).rank_offset
         if EngineTag.is_in(config):
-            # The rank is of this policy only, and its adapters look the server up by it.
+            # verl would add the suffix to the server's name. Adapters look a server up by its rank alone, which is
+            # unique.
             kwargs.pop("name_suffix", None)
         super().__init__(replica_rank + self.offset, config, *args, **kwargs)
         if self.server_mixin and EngineTag.is_in(config):
@@ -62,14 +63,14 @@ class OffsetReplica(RolloutReplica):
         return OUTSTANDING
 
     async def init_hybrid(self, worker_group: RayWorkerGroup) -> None:
-        # verl takes the workers from world_size x rank on, so places for the other policies' workers come first.
+        # verl takes workers from index world_size x rank on, so put placeholders for other policies' workers first.
         others = [None] * (self.offset * self.world_size)
         placed = SimpleNamespace(workers=[*others, *worker_group.workers])
         await super().init_hybrid(cast("RayWorkerGroup", placed))
 
 
 class OffsetAdapter(BaseRollout):
-    """Mix in before an adapter class of verl."""
+    """Mixin before an adapter class of verl."""
 
     def __init__(self, config: RolloutConfig, model_config: Passed, device_mesh: Passed, replica_rank: int = -1):
         if replica_rank == -1:
@@ -79,7 +80,7 @@ class OffsetAdapter(BaseRollout):
 
 
 def register_replica(engine: str, replica: ModuleType) -> None:
-    # verl's own loader also prepares what the engine's import needs.
+    # Use verl's own loader, because it also prepares the import of the engine.
     load = replicas(replica)[engine]
     replica.RolloutReplicaRegistry.register(engine, partial(_with_offset, engine, load))
 
@@ -95,7 +96,8 @@ def register_adapter(engine: str, base: ModuleType) -> None:
 
 
 def __getattr__(name: str) -> type[object]:
-    """verl looks an adapter up here by name. Its base class needs the engine, so it is made then."""
+    """Make the adapter class of an engine; verl looks it up by name. Its base class imports the engine, so it is made
+    only when it is needed."""
     facts = facts_of(name)
     if facts.stock_adapter is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""What runs inside vLLM's worker process: the weights of several adapters, which arrive in one stream."""
+"""Code inside vLLM's worker process: it loads the weights of several adapters, which arrive in one stream."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from verl_mas.verl_.types import Fields, Passed, Untyped
 class AdapterExtension(vLLMColocateWorkerExtension):
     """verl's extension, for a base with any number of adapters."""
 
-    # The vLLM worker's, which this class is mixed into.
+    # Attributes of vLLM's worker, into which this class is mixed.
     model_runner: Untyped
     remove_lora: Callable[[int], object]
     add_lora: Callable[[TensorLoRARequest], object]
-    mas_adapters: Mapping[str, int] = MappingProxyType({})  # vLLM's numbers of the adapters, by policy
+    mas_adapters: Mapping[str, int] = MappingProxyType({})  # policy -> vLLM's number of its adapter
 
     def __new__(cls, **kwargs: Passed) -> AdapterExtension:
-        # verl 0.9.1 calls `get_unstacked_mapper` for every adapter: vLLM 0.24 lacks it, but then it is not called; from
-        # 0.29 on it is `get_rename_mapper`.
+        # verl 0.9.1 calls `get_unstacked_mapper` for every adapter. From vLLM 0.29 on its name is `get_rename_mapper`.
+        # vLLM 0.24 has neither, and verl then does not call it.
         if hasattr(WeightsMapper, "get_rename_mapper") and not hasattr(WeightsMapper, "get_unstacked_mapper"):
             WeightsMapper.get_unstacked_mapper = WeightsMapper.get_rename_mapper
         extension: AdapterExtension = super().__new__(cls, **kwargs)
         return extension
 
     def set_adapters(self, adapters: Mapping[str, int]) -> None:
-        """Called by the server, so that both use the same numbers."""
+        """Set the numbers of the adapters. The server calls this, so that both use the same numbers."""
         self.mas_adapters = adapters
 
     def _update_weights(
         self, weights: list[tuple[str, torch.Tensor]], peft_config: Fields, base_sync_done: bool
     ) -> None:
-        """verl has collected the whole stream, and no token is computed meanwhile. `peft_config` is by policy."""
+        """Replace the weights of all adapters. verl has collected the whole stream, and no token is computed during
+        this call. `peft_config`: policy -> configuration."""
         if not self.mas_adapters:
             super()._update_weights(weights, peft_config, base_sync_done)
             return
@@ -52,7 +53,8 @@ class AdapterExtension(vLLMColocateWorkerExtension):
             self.add_lora(TensorLoRARequest(lora_name=policy, lora_int_id=number, lora_path=PATH, **own))
 
     def _require_modules(self, policy: str, tensors: dict[str, torch.Tensor]) -> None:
-        """vLLM takes weights of modules that it has no adapters for, and never uses them."""
+        """Raise EngineLost for weights of modules on which vLLM has no adapters: it would load them and never use
+        them."""
         manager = self.model_runner.lora_manager._adapter_manager  # noqa: SLF001  as verl does
         packed = manager.packed_modules_mapping
         parts = [part for name in manager.supported_lora_modules for part in packed.get(name, [name])]

@@ -1,7 +1,7 @@
-"""The CPU as a platform of verl: `+platform=cpu`, or VERL_PLATFORM=cpu. Never chosen by auto-detection. On every
-platform, ports for verl's processes, log-probs in blocks, and the interval of its replay buffer.
+"""The CPU as a platform of verl (`+platform=cpu` or VERL_PLATFORM=cpu; never auto-detected), and changes of verl on
+every platform: ports of its processes, log-probs in blocks, the poll interval of its replay buffer.
 
-`verl_mas.plugin` names the functions here as hooks; each gets the module of verl that was just imported.
+`verl_mas.plugin` registers the functions here as hooks; each gets the module of verl that was just imported.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from verl_mas.verl_.types import Passed
 
 DEVICE = "cpu"
-RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # What the kernel gives to connections
+RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # ports that the kernel assigns to connections
 CHOOSES_PORT = "_get_master_addr_port"
-FIRST_PORT = 20_000  # Ray's workers have those below
-# Worker groups that start side by side choose their ports before any of them uses its own: each tries others.
+FIRST_PORT = 20_000  # Ray's workers use the ports below
+# Size of a block of ports. Worker groups that start in parallel choose ports before any of them binds one, so each
+# takes another block.
 PORTS = 50
 _tried: set[int] = set()
 
@@ -29,7 +30,8 @@ def selected() -> bool:
 
 
 def register_training_engine(transformer_impl: ModuleType) -> None:
-    """The classes register themselves: their module may be what imports verl's, and then is not complete yet."""
+    """Import the module whose classes register themselves. If that module imports verl's, it is still incomplete here,
+    so none of its names is used."""
     import verl_mas.platform.fsdp  # noqa: F401
 
 
@@ -41,7 +43,7 @@ def patch_process_group(distributed: ModuleType) -> None:
 
 
 def read_poll_interval(replay_buffer: ModuleType) -> None:
-    """verl's buffer looks every 2 s whether the rollout has ended, also where its `sampler_kwargs` say otherwise."""
+    """Make verl's replay buffer use the `poll_interval` of its `sampler_kwargs`; verl always polls every 2 s."""
     buffer = replay_buffer.ReplayBuffer
     verls = buffer.__init__
 
@@ -53,8 +55,8 @@ def read_poll_interval(replay_buffer: ModuleType) -> None:
 
 
 def keep_ports(base: ModuleType) -> None:
-    """verl finds a port that is free and uses it seconds later, when the kernel may have given it to a connection. So
-    it looks where the kernel never does."""
+    """Make verl search for free ports outside the kernel's range. verl binds a port seconds after it has found it, and
+    by then the kernel may have assigned it to a connection."""
     verls = getattr(base.RayWorkerGroup, CHOOSES_PORT)
 
     def choose(self: object, pg: object, bundle_index: int = 0, master_port_range: list[int] | None = None) -> None:
@@ -64,7 +66,8 @@ def keep_ports(base: ModuleType) -> None:
 
 
 def unused_ports() -> list[int] | None:
-    """A range, from a random port on, so that runs of one machine try different ones; None if there is no such port."""
+    """Return a range of ports that starts at a random port, so that runs on one machine try different ports; None if
+    the kernel's range leaves none."""
     last = int(RANGE.read_text().split()[0]) if RANGE.exists() else 0
     if last <= FIRST_PORT + 1000:
         return None

@@ -13,7 +13,7 @@ from verl_mas.platform import DEVICE, cpu_device
 
 
 class PlatformCPU(PlatformBase):
-    """One logical device. One "GPU" of Ray is one worker process."""
+    """A platform with one logical device. A "GPU" of Ray stands for one worker process."""
 
     @property
     def device_name(self) -> str:
@@ -31,7 +31,7 @@ class PlatformCPU(PlatformBase):
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        # A GPU cluster's head node has no GPU either, so the CPU is chosen by name only.
+        # The head node of a GPU cluster may have no GPU, so the CPU must be chosen by name.
         return False
 
     def current_device(self) -> str:  # type: ignore[override]  # verl passes it on as a torch device

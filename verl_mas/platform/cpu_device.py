@@ -1,4 +1,4 @@
-"""The functions of `torch.<device>` that verl uses, for the CPU. Names that are missing here are those of torch.cpu."""
+"""Functions of `torch.<device>` that verl uses, for the CPU. Names that are missing here are looked up in torch.cpu."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def get_device_name(device: object = None) -> str:
 
 
 def memory_allocated(device: object = None) -> int:
-    """Resident memory of this process, because the CPU has no allocator that counts."""
+    """Return the resident memory of this process, because torch does not count allocations on the CPU."""
     resident: int = psutil.Process().memory_info().rss
     return resident
 

@@ -1,4 +1,4 @@
-"""verl's FSDP engines: on every platform with shared prefixes computed once, and on the CPU without offloading."""
+"""verl's FSDP engines with two changes: shared prefixes are computed once, and nothing is offloaded on the CPU."""
 
 from __future__ import annotations
 
@@ -40,21 +40,22 @@ MicroBatches: TypeAlias = tuple[list[TensorDict], list[list[int]] | None]
 VENDOR = "verl_mas_shared_prefixes"
 _VARIABLE = "VERL_ENGINE_VENDOR"
 _CUTS = "prepare_micro_batches"  # verl's function, which is replaced while an engine computes
-METRIC = "shared_tokens"  # share of the tokens of the rows of an update that are not computed again
-# Of a batch: what needs the logits of all tokens, or none.
+METRIC = "shared_tokens"  # share of an update's tokens that are not computed, because another row has them
+# Settings of a batch that need the logits of all tokens, or of none.
 _OTHERWISE = ("use_fused_kernels", "distillation_use_topk")
 _TREE = "tree"
-# Trees are taken where they are estimated to be less work than this share of verl's own micro batches.
+# Trees are used if their estimated work is below this share of the work of verl's own micro batches.
 WORTH = 0.95
-# On a CPU (benchmarks/prefixes.py): what a multiplication of a pair of tokens costs, as their scores are also
-# exponentiated; and what a micro batch costs beside its tokens, in tokens, as its gradient is added to that of others.
+# Costs on a CPU (benchmarks/prefixes.py). ATTENTION: a multiplication for a pair of tokens, relative to other
+# multiplications, because scores are also exponentiated. START: a micro batch besides its tokens, in tokens, because
+# its gradient is added to the others.
 ATTENTION, START = 1.5, 50
 
 
 @contextmanager
 def chosen(vendor: str) -> Iterator[None]:
-    """verl builds the engine that is registered for a vendor, where there is one."""
-    before = os.environ.get(_VARIABLE, "")  # empty is none for verl
+    """Make verl build the engine that is registered for a vendor."""
+    before = os.environ.get(_VARIABLE, "")  # for verl, an empty value is the same as no variable
     os.environ[_VARIABLE] = vendor
     try:
         yield
@@ -64,16 +65,16 @@ def chosen(vendor: str) -> Iterator[None]:
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device=["cuda", "npu"], vendor=VENDOR)
 class SharedPrefixes(FSDPEngineWithLMHead):
-    """Without `share`, verl's own.
+    """verl's engine, which computes shared prefixes once after a call of `share`.
 
-    Attention is FlexAttention's on CUDA, else torch's with a mask of all pairs of tokens: FlexAttention has no gradient
-    on a CPU. Between trees and rows, the model's attention is switched before each forward pass, and its backward pass
-    follows before the next.
+    Trees use FlexAttention on CUDA. Elsewhere they use torch's attention with a mask of all pairs of tokens, because
+    FlexAttention has no gradient on a CPU. The model's attention is switched before each forward pass of a tree or of
+    rows; the backward pass follows before the next forward pass.
     """
 
     shares = False
     _trees = False  # whether the micro batches of this batch are trees
-    # Of the tokens of this batch, those that are not computed; None where they are never shared.
+    # Share of this batch's tokens that are not computed; None if prefixes are never shared.
     _share: float | None = None
 
     def initialize(self) -> None:
@@ -83,7 +84,7 @@ class SharedPrefixes(FSDPEngineWithLMHead):
         self._attentions = {False: self._attention, True: trees}
 
     def share(self, wanted: Literal["auto"] | bool) -> None:
-        """`wanted`: mas.shared_prefixes."""
+        """Share prefixes if the model allows it. `wanted`: the setting mas.shared_prefixes."""
         fused, parts = self.model_config.use_fused_kernels, self.ulysses_sequence_parallel_size
         why = not_covered(self.module.config.to_dict(), fused=fused, ulysses=parts)
         if wanted is True and why:
@@ -130,7 +131,8 @@ class SharedPrefixes(FSDPEngineWithLMHead):
     def prepare_model_outputs(
         self, output: Passed, output_args: Fields, micro_batch: TensorDict, logits_processor_func: Processor
     ) -> dict[str, Tensor]:
-        """verl's own outputs of the replies, as packed rows without prompts; 0 for the other tokens."""
+        """Return verl's outputs for the tokens of replies, and 0 for all other tokens. verl gets the replies of a tree
+        as packed rows without prompts."""
         verls: Callable[..., dict[str, Tensor]] = super().prepare_model_outputs
         tree: Tree | None = output_args.get(_TREE)
         if tree is None:
@@ -152,7 +154,7 @@ class SharedPrefixes(FSDPEngineWithLMHead):
         found, size = verls(output, arguments, replies, logits_processor_func), len(ids.values())
         return {
             name: torch.nested.nested_tensor_from_jagged(
-                # verl's outputs are at the token before the one that they are of.
+                # verl stores the output for a token at the index of the token before it.
                 values.values().new_zeros(size).index_put((places - 1,), values.values()),
                 ids.offsets(),
             )
@@ -160,7 +162,8 @@ class SharedPrefixes(FSDPEngineWithLMHead):
         }
 
     def _micro_batches(self, data: TensorDict, dp_group: ProcessGroup | None = None, **options: Passed) -> MicroBatches:
-        """verl's, or rows that begin alike side by side. All workers choose the same, and as many micro batches."""
+        """Return verl's micro batches, or micro batches of rows with common prefixes. All workers choose the same kind
+        and the same number."""
         verls: MicroBatches = prepare_micro_batches(data=data, dp_group=dp_group, **options)
         self._trees, self._share = False, None
         nested = getattr(data.get("response_mask", None), "is_nested", False)
@@ -181,7 +184,7 @@ class SharedPrefixes(FSDPEngineWithLMHead):
             return verls
         self._trees, self._share = True, 1 - sum(computed) / sum(len(row) for row in rows)
         places = [[lines[number].row for number in batch] for batch in divided(batches, int(most))]
-        # verl then puts the results back into the order of the rows.
+        # With this setting verl restores the order of the rows in the results.
         tu.assign_non_tensor(data, use_dynamic_bsz=True)
         return [tu.index_select_tensor_dict(data, rows) for rows in places], places
 
@@ -192,7 +195,7 @@ class SharedPrefixes(FSDPEngineWithLMHead):
         return [list(range(first, first + size)) for first in range(0, len(lines), size)]
 
     def _of_rows(self, micro_batch: TensorDict) -> float:
-        """Work of verl's own forward pass of a micro batch."""
+        """Estimate the work of verl's own forward pass of a micro batch."""
         lengths = micro_batch["input_ids"].offsets().diff().double()
         packed = tu.get(micro_batch, "use_remove_padding", default=True)
         flash = str(self._attentions[False]).startswith("flash")
@@ -203,7 +206,8 @@ class SharedPrefixes(FSDPEngineWithLMHead):
     @cached_property
     def _work(self) -> Work:
         config = self.module.config.get_text_config()
-        with torch.device("meta"):  # FSDP1's own parameters are this worker's part of them
+        # Count the parameters of a new model, because with FSDP1 this worker has only a part of the parameters.
+        with torch.device("meta"):
             body = AutoModel.from_config(config).num_parameters(exclude_embeddings=True)
         pair = ATTENTION * 2 * config.hidden_size * config.num_hidden_layers
         head = config.hidden_size * config.vocab_size
@@ -211,25 +215,26 @@ class SharedPrefixes(FSDPEngineWithLMHead):
 
 
 def _replies(rows: TensorDict) -> list[Tensor]:
-    """Of the last tokens of each row, which ones are trained; one if none is, so that there is a gradient."""
+    """Return for the last tokens of each row which of them are trained. If no token is, mark one, so that there is a
+    gradient."""
     masks: list[Tensor] = [mask != 0 for mask in rows["response_mask"].unbind()]
     masks[0][-1] |= not any(mask.any() for mask in masks)
     return masks
 
 
 class _NothingToOffload:
-    """Offloaded parameters live in pinned memory on the CPU; here they are on the CPU, and nothing can be pinned."""
+    """Mixin without offloading: offloaded parameters are in pinned memory, and nothing can be pinned on a CPU."""
 
     engine_config: FSDPEngineConfig
 
     def _merged_lora_per_tensor_param(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Send merged weights as they are; verl rounds them to bfloat16."""
+        """Yield merged weights in their own dtype; verl rounds them to bfloat16."""
         module = cast("PreTrainedModel", vars(self)["module"])
         with merged_lora_context(module, backup_adapters=True):
             merged = normalize_peft_param_name(module.state_dict())
             root = getattr(module, "_fsdp_wrapped_module", module)
             for name, weight in convert_weight_keys(merged, root).items():
-                # A copy: the base's own weights are back before the receiver has read them.
+                # Copy, because the base's own weights are restored before the receiver has read these.
                 yield name, (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach().clone()
 
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
@@ -244,7 +249,8 @@ class _NothingToOffload:
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")
 class CpuEngineWithLMHead(_NothingToOffload, SharedPrefixes):
-    """Shares prefixes unless `mas.shared_prefixes` or, in a run without a team, `use_remove_padding` says otherwise."""
+    """An engine that shares prefixes, unless `mas.shared_prefixes` turns it off, or `use_remove_padding` in a run
+    without a team."""
 
     def initialize(self) -> None:
         super().initialize()
@@ -256,17 +262,17 @@ class CpuEngineWithValueHead(_NothingToOffload, FSDPEngineWithValueHead): ...
 
 
 def _value_model(local_path: str, model_config: PretrainedConfig, **options: Passed) -> PreTrainedModel:
-    """A model with a number per token, and the attention of its configuration. verl's own asks for flash-attn's."""
+    """Load a model with one value per token, with the attention of its configuration; verl always uses flash-attn."""
     made: PreTrainedModel = AutoModelForTokenClassification.from_pretrained(local_path, config=model_config, **options)
     return made
 
 
 def _nothing(parameters: object) -> None:
-    """They are on the device already."""
+    """Do nothing: the parameters are on the device already."""
 
 
 if get_device_name() == "cpu":
-    # FSDP1 wants its parameters on a GPU: torch when it broadcasts them at the start, verl when it reads them.
+    # For FSDP1, torch requires parameters on a GPU when it broadcasts them at the start, and verl when it reads them.
     _init_utils._check_module_states_for_sync_module_states = _nothing  # type: ignore[assignment]  # noqa: SLF001
     transformer_impl.load_fsdp_model_to_gpu = _nothing  # type: ignore[attr-defined,assignment]
     vars(verls_models).update(load_valuehead_model=_value_model)

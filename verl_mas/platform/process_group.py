@@ -1,4 +1,4 @@
-"""Fixes verl's process group on a CPU: verl asks torch for the backend "cpu:gloo,cpu:gloo", which torch refuses."""
+"""Fix of verl's process group on a CPU: verl asks torch for the backend "cpu:gloo,cpu:gloo", which torch refuses."""
 
 from __future__ import annotations
 

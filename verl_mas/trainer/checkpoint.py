@@ -221,7 +221,7 @@ def other_run(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterator[Con
             )
 
 
-def left_out(checkpoint: Checkpoint, asynchronous: bool) -> Iterator[ConfigWarning]:
+def in_flight_warnings(checkpoint: Checkpoint, asynchronous: bool) -> Iterator[ConfigWarning]:
     """Warn that a synchronous run ignores the tasks in flight in a checkpoint of an asynchronous run."""
     if not asynchronous and (tasks := checkpoint.run.get(IN_FLIGHT)):
         yield ConfigWarning(

@@ -32,14 +32,14 @@ class SampledTask:
     uid: str
     reward: float  # mean of its sessions' team rewards
     spread: float  # standard deviation of its sessions' team rewards; 0 for a single session
-    teaches: bool = True  # whether its sessions differ (it is not uniform); True if the filter keeps uniform tasks
+    informative: bool = True  # whether its sessions differ (it is not uniform); True if the filter keeps uniform tasks
 
 
-def sampled_tasks(rows: Rows, teaching: Collection[str] | None = None) -> list[SampledTask]:
-    """List the tasks of these rows, in their order. `teaching`: uids of the tasks that are not uniform; None means
+def sampled_tasks(rows: Rows, informative: Collection[str] | None = None) -> list[SampledTask]:
+    """List the tasks of these rows, in their order. `informative`: uids of the tasks that are not uniform; None means
     all."""
     return [
-        SampledTask(uid, fmean(each), pstdev(each), teaching is None or uid in teaching)
+        SampledTask(uid, fmean(each), pstdev(each), informative is None or uid in informative)
         for uid, each in session_values(rows, "team").items()
     ]
 
@@ -67,11 +67,11 @@ def accuracies(rows: Rows) -> list[float]:
 class TaskFilter:
     """Sample the tasks of each step, and choose the tasks that are trained on.
 
-    `teaching(rows)` returns the uids of the tasks in `rows` that have an advantage.
+    `with_advantage(rows)` returns the uids of the tasks in `rows` that have an advantage.
     """
 
-    def __init__(self, spec: FilterSpec, teaching: Callable[[Rows], Collection[str]]):
-        self._spec, self._teaching = spec, teaching
+    def __init__(self, spec: FilterSpec, with_advantage: Callable[[Rows], Collection[str]]):
+        self._spec, self._with_advantage = spec, with_advantage
         self._size = self._rounds = 0  # tasks in a full batch of the current step, and the step's rounds so far
         self._sampled: list[SampledTask] = []  # tasks of the current step
         self._empty: list[list[SampledTask]] = []  # the latest consecutive batches whose tasks were all dropped
@@ -96,7 +96,7 @@ class TaskFilter:
         tasks = sampled_tasks(rows, self._kept_by_drop(rows))
         self._sampled += tasks
         self._rounds += 1
-        self._empty = [] if any(task.teaches for task in tasks) else [*self._empty, tasks]
+        self._empty = [] if any(task.informative for task in tasks) else [*self._empty, tasks]
         if len(self._empty) == EMPTY_BATCHES:
             rewards = [task.reward for batch in self._empty for task in batch]
             low, high = f"{min(rewards):.3g}", f"{max(rewards):.3g}"
@@ -112,11 +112,11 @@ class TaskFilter:
     def _kept_by_drop(self, rows: Rows) -> Collection[str] | None:
         """Return the uids of the tasks that `mas.filter.drop` keeps; None means all tasks."""
         if not self._spec.drop or self._spec.by == "score":
-            return self._teaching(rows) if self._spec.drop else None
+            return self._with_advantage(rows) if self._spec.drop else None
         values = session_values(rows, self._spec.by)
         return {uid for uid, each in values.items() if not math.isclose(min(each), max(each))}
 
-    def chosen(self, rows: Rows) -> list[int]:
+    def trained_indices(self, rows: Rows) -> list[int]:
         """Return the indices of the rows that are trained on."""
         if not self._spec.active:
             return list(range(len(rows)))
@@ -126,12 +126,12 @@ class TaskFilter:
     @property
     def _kept(self) -> list[SampledTask]:
         """The tasks that are trained on."""
-        teaching = [task for task in self._sampled if task.teaches]
+        informative = [task for task in self._sampled if task.informative]
         share = self._spec.keep_share
         if share is not None:
-            teaching.sort(key=lambda task: -task.spread)
-            teaching = teaching[: max(1, math.floor(share * len(self._sampled) + SLACK))]
-        return teaching[: self._size]
+            informative.sort(key=lambda task: -task.spread)
+            informative = informative[: max(1, math.floor(share * len(self._sampled) + SLACK))]
+        return informative[: self._size]
 
     @property
     def _missing(self) -> int:

@@ -92,7 +92,7 @@ def tokens_of(
 def versions_of(extra: Fields, tag: RowTags, tokens: int) -> Numbers | None:
     """The version of each sampled token; None if the engine does not count versions.
 
-    verl's tool loop keeps only the oldest version, which then stands for the whole row.
+    verl's tool loop keeps only the oldest version, which is then used for the whole row.
     """
     if tag.min_global_steps is None:
         return None

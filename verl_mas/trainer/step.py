@@ -57,11 +57,11 @@ class PolicyRows:
 def in_order(batch: Rows) -> Rows:
     """Sort rows by task, session and act, so that sums of floats do not depend on the order in which sessions end."""
 
-    def place(i: int) -> tuple[int, int, str, int, int]:
+    def sort_key(i: int) -> tuple[int, int, str, int, int]:
         key = RowKey.parse(batch.keys[i])
         return batch.tags[i][GLOBAL_STEPS], len(key.uid), key.uid, key.session, key.index
 
-    batch.reorder(sorted(range(len(batch)), key=place))
+    batch.reorder(sorted(range(len(batch)), key=sort_key))
     return batch
 
 
@@ -115,12 +115,12 @@ def step_advantages(
     `chosen`: the rows that take part, None for all; the others get 0. Their scores are added to `running`.
     `reward`: the weights of a score's parts.
     """
-    left_out = torch.ones(len(columns.keys), dtype=torch.bool)
-    left_out[slice(None) if chosen is None else list(chosen)] = False
-    if bool(left_out.all()):
+    excluded = torch.ones(len(columns.keys), dtype=torch.bool)
+    excluded[slice(None) if chosen is None else list(chosen)] = False
+    if bool(excluded.all()):
         return torch.zeros(len(columns.keys)), {}
     rows = AdvantageInput.of(columns.keys, columns.tags, columns.scores)
-    rows = replace(rows, tokens=columns.tokens, padding=left_out, agents=team)
+    rows = replace(rows, tokens=columns.tokens, padding=excluded, agents=team)
     weights = reward or RewardSpec()
     rows = replace(rows, team_weight=weights.team or 0.0, local_weight=weights.local or 0.0)
     output = compute_advantages(estimator, rows, options, running)
@@ -153,7 +153,7 @@ class Credit:
         scores = self.running.scores if self.running else None
         return step_advantages(columns, self._estimator, self._options, self._agents, trained_on, scores, self._reward)
 
-    def teaching(self, rows: Rows, trained: Collection[str]) -> set[str]:
+    def tasks_with_advantage(self, rows: Rows, trained: Collection[str]) -> set[str]:
         """The uids of the tasks in which a trained row has an advantage. Scores of earlier steps do not matter, because
         a filter cannot be combined with an estimator that remembers scores."""
         columns = read_columns(rows)
@@ -166,9 +166,9 @@ def write_advantages(batch: Rows, columns: Columns, per_row: Tensor, parts: Mapp
     number = {key: i for i, key in enumerate(batch.keys)}
     placed: set[str] = set()
     for part in parts.values():
-        at = [number.get(key) for key in part.batch.keys]
-        part.advantages = torch.stack([per_row[i] if i is not None else per_row.new_zeros(()) for i in at])
-        masks = [columns.masks[i] if i is not None else NO_TOKENS for i in at]
+        row_indices = [number.get(key) for key in part.batch.keys]
+        part.advantages = torch.stack([per_row[i] if i is not None else per_row.new_zeros(()) for i in row_indices])
+        masks = [columns.masks[i] if i is not None else NO_TOKENS for i in row_indices]
         new = {**part.changed, **part.weights.fields, **(part.of_tokens or as_nested(part.advantages, masks))}
         part.batch = data_plane.write(part.batch, new)
         placed.update(part.batch.keys)
@@ -222,9 +222,9 @@ def without_zero_advantage(part: PolicyRows, updates: int, multiple: int) -> lis
     padding = [i for i, tag in enumerate(part.batch.tags) if is_padding(tag)]
     zero = [i for i, tag in enumerate(part.batch.tags) if not is_padding(tag) and float(part.advantages[i]) == 0.0]
     kept = sorted(set(range(len(part.batch))) - {*padding, *zero})
-    must = max(0, updates - len(kept))
-    filler = zero[:must] + padding + zero[must:]
-    count = -(len(kept) + must) % multiple + must
+    min_filler = max(0, updates - len(kept))
+    filler = zero[:min_filler] + padding + zero[min_filler:]
+    count = -(len(kept) + min_filler) % multiple + min_filler
     return sorted(kept + filler[:count])
 
 

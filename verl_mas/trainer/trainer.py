@@ -39,7 +39,7 @@ from verl_mas.run_folder.lock import RunLock
 from verl_mas.trainer import staleness, timeline
 from verl_mas.trainer.agreement import FIRST, Agreement
 from verl_mas.trainer.batching import by_policy
-from verl_mas.trainer.checkpoint import Checkpoints, differences, left_out, reading, run_identity
+from verl_mas.trainer.checkpoint import Checkpoints, differences, in_flight_warnings, reading, run_identity
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.members import make, trained_by
 from verl_mas.trainer.metrics import agent_metrics, log_prob_metrics, of_policy, policy_metrics, step_line
@@ -53,7 +53,7 @@ from verl_mas.trainer.recorded import Recorded
 from verl_mas.trainer.starting import note_when_ready, sent_times, side_by_side, turns
 from verl_mas.trainer.step import Credit, PolicyRows, in_order, step_columns, write_advantages
 from verl_mas.trainer.timeline import Timeline
-from verl_mas.trainer.validation import Validated
+from verl_mas.trainer.validation import SessionValidation
 from verl_mas.trainer.watcher import name_actors
 from verl_mas.verl_.types import Actor, Fields
 from verl_mas.workflow import clock
@@ -70,7 +70,7 @@ logger = logging.getLogger(f"verl.{__name__}")
 POLL_SECONDS = 0.25
 
 
-class TeamTrainer(Recorded, Validated):
+class TeamTrainer(Recorded, SessionValidation):
     """Coordinates a training step; `trainer.modes` adds one class per mode."""
 
     mode: ClassVar[Mode]
@@ -79,17 +79,17 @@ class TeamTrainer(Recorded, Validated):
     agent_loop_manager: MasAgentLoopManager
 
     def __init__(self, config: DictConfig):
-        asked = Run.of(config)
-        self.run = settled(asked)
+        requested_run = Run.of(config)
+        self.run = settled(requested_run)
         self.mas = self.run.mas
-        self._served = {pool: serving(asked, pool) for pool in shared_pools(asked.mas)}
+        self._served = {pool: serving(requested_run, pool) for pool in shared_pools(requested_run.mas)}
         # An evaluation writes no checkpoint.
         self.lock = None if config.trainer.val_only else RunLock(Path(config.trainer.default_local_dir))
         self.resumed = to_resume(config)
         self.identity = run_identity(self.run)
         if self.resumed:
             raise_all(differences(self.resumed, self.identity, config))
-            for warning in left_out(self.resumed, self.mode.asynchronous):
+            for warning in in_flight_warnings(self.resumed, self.mode.asynchronous):
                 logger.warning("%s", warning)
         corrections = [self.run.view(name).correction for name in self.run.trained]
         corrected = any(each.get("rollout_is") or each.get("rollout_rs") for each in corrections)
@@ -107,7 +107,7 @@ class TeamTrainer(Recorded, Validated):
         self.members: dict[str, LocalPolicy | FrozenPolicy] = {}
         members = agents_of(self.mas)
         self.credit = Credit(self.run, list(members))
-        self.filter = TaskFilter(self.mas.filter, lambda rows: self.credit.teaching(rows, self.trained))
+        self.filter = TaskFilter(self.mas.filter, lambda rows: self.credit.tasks_with_advantage(rows, self.trained))
         self._named: Counter[int] = Counter()  # step -> number of tasks that are named after it
         self._sessions = SessionCounts()  # counts of the current step
         self.token_count = staleness.TokenCount()
@@ -330,10 +330,10 @@ class TeamTrainer(Recorded, Validated):
             self.on_sample_end()
         idle = self.timeline.sampled(self._sessions.busy)
         batch = in_order(batch)
-        trained_on = self.filter.chosen(batch)
-        parts = self._parts(batch, trained_on)
+        trained_on = self.filter.trained_indices(batch)
+        parts = self._split_by_policy(batch, trained_on)
         with marked_timer("old_log_prob", timing_raw, color="blue"):
-            self._each(parts, lambda name: self._prepare(name, parts[name]))
+            self._run_by_host(parts, lambda name: self._compute_log_probs(name, parts[name]))
         with marked_timer("adv", timing_raw, color="brown"):
             columns = step_columns(batch, parts.values())
             per_row, diagnostics = self.credit.of_step(columns, trained_on, parts.values())
@@ -342,7 +342,7 @@ class TeamTrainer(Recorded, Validated):
                 rows = [i for i in trained_on if batch.tags[i][row.GLOBAL_STEPS] == dispatched]
                 self.agent_loop_manager.record_advantages(dispatched, {batch.keys[i]: float(per_row[i]) for i in rows})
         with marked_timer("update_actor", timing_raw, color="red"):
-            self._each(parts, lambda name: self._update(name, parts[name]))
+            self._run_by_host(parts, lambda name: self._update(name, parts[name]))
         metrics.update(agent_metrics(columns, per_row if trained_on else None, diagnostics))
         metrics.update(policy_metrics(parts, list(self.trained)))
         limits = {name: policy.log_prob_limit for name, policy in self.trained.items()}
@@ -351,13 +351,13 @@ class TeamTrainer(Recorded, Validated):
         metrics.update(snapshot_metrics(self.members, self.global_steps))
         if self.mode.asynchronous:
             metrics.update(idle)
-            left = self.replay_buffer.partitions[data_plane.TRAIN]
+            buffered_tags = self.replay_buffer.partitions[data_plane.TRAIN]
             corrections = {name: policy.config.algorithm.rollout_correction for name, policy in self.trained.items()}
-            metrics.update(self.token_count.add(self._sessions.trainable_tokens, parts, left, batch))
+            metrics.update(self.token_count.add(self._sessions.trainable_tokens, parts, buffered_tags, batch))
             metrics.update(staleness.metrics(parts, corrections, self.global_steps))
         for member in self.members.values():
             metrics.update(of_policy(member.name, member.metrics))
-        return self._whole(batch, parts)
+        return self._join_rows(batch, parts)
 
     def _sample(self, tasks: int) -> tuple[Rows, dict[str, float]]:
         """Wait for this many ended tasks and return their rows."""
@@ -366,7 +366,7 @@ class TeamTrainer(Recorded, Validated):
         )
         return sampled
 
-    def _parts(self, batch: Rows, trained_on: Sequence[int]) -> dict[str, PolicyRows]:
+    def _split_by_policy(self, batch: Rows, trained_on: Sequence[int]) -> dict[str, PolicyRows]:
         rows = by_policy(batch.tags, list(self.mas.policies))
         parts, taught = {}, set(trained_on)
         for name in self.trained:
@@ -377,7 +377,7 @@ class TeamTrainer(Recorded, Validated):
                 logger.info("step %d: policy %s has no rows; no update", self.global_steps, name)
         return parts
 
-    def _each(self, names: Iterable[str], work: Callable[[str], None]) -> None:
+    def _run_by_host(self, names: Iterable[str], work: Callable[[str], None]) -> None:
         """Call `work` for trained policies. Adapters of a base take turns while the base is on the device."""
         at: dict[str, list[str]] = {}
         for name in names:
@@ -390,7 +390,7 @@ class TeamTrainer(Recorded, Validated):
 
         self.pools.each(at, work_at)
 
-    def _prepare(self, name: str, part: PolicyRows) -> None:
+    def _compute_log_probs(self, name: str, part: PolicyRows) -> None:
         policy = self.trained[name]
         policy.global_steps = self.global_steps
         with self.timeline.span(timeline.LOG_PROBS, name, part.metrics, "timing/old_log_prob"):
@@ -404,7 +404,7 @@ class TeamTrainer(Recorded, Validated):
         with self.timeline.span(timeline.UPDATE, name, part.metrics, "timing/update"):
             policy.update(policy.rows_to_train(part), part.metrics, counted=part.weights.total)
 
-    def _whole(self, batch: Rows, parts: Mapping[str, PolicyRows]) -> Rows:
+    def _join_rows(self, batch: Rows, parts: Mapping[str, PolicyRows]) -> Rows:
         """Join all rows of the step, including padding, for verl's metrics and for the clean-up after the step."""
         placed = {key for part in parts.values() for key in part.batch.keys}
         rest = data_plane.select(batch, [i for i, key in enumerate(batch.keys) if key not in placed])
@@ -415,7 +415,7 @@ class TeamTrainer(Recorded, Validated):
                 tag[version] = self.global_steps - 1 if tag.get(version) is None else tag[version]
         return whole
 
-    # -- what is logged -------------------------------------------------------------------------------------
+    # -- logging --------------------------------------------------------------------------------------------
 
     def _compute_metrics(
         self, batch: Rows, metrics: dict[str, float], timing_raw: dict[str, float], global_steps: int, epoch: int

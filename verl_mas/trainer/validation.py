@@ -62,7 +62,7 @@ class ScoredSession:
         return "\n\n".join(f"[{agent}] {reply}" for agent, _, reply in self.acts)
 
 
-class Validated(PPOTrainer):
+class SessionValidation(PPOTrainer):
     """A trainer that validates whole sessions, with verl's dataloader, queue and rollout."""
 
     run: Run
@@ -98,9 +98,9 @@ class Validated(PPOTrainer):
             )
             behaviour = agent_metrics(stack_columns(columns)) | counts.metrics() if columns else {}
             rates = pass_rates(sessions, expected)
-            found = averages | rates | metric_names.of_validation(behaviour) | confusion(sessions)
-            logger.info("step %d | validation%s", self.global_steps, result_of(found))
-            return found
+            metrics = averages | rates | metric_names.of_validation(behaviour) | confusion(sessions)
+            logger.info("step %d | validation%s", self.global_steps, result_of(metrics))
+            return metrics
 
     def _counted(self) -> SessionCounts:
         """Return the counts of sessions. A failed session scores 0. Raises if too many sessions failed or timed out."""
@@ -141,14 +141,14 @@ class Validated(PPOTrainer):
             by_session[key.uid, key.session].append(i)
         for (uid, number), acts in by_session.items():
             last = acts[-1]
-            extra = plain(listed[row.EXTRA_FIELDS][last]) or {}
+            extra = unwrap(listed[row.EXTRA_FIELDS][last]) or {}
             info = dict(extra.get(row.REWARD_EXTRA_INFO) or {})
             yield ScoredSession(
                 uid=uid,
                 number=number,
-                source=str(plain(listed[row.DATA_SOURCE][last]) or "unknown"),
-                truth=(plain(listed[row.REWARD_MODEL][last]) or {}).get(row.GROUND_TRUTH),
-                turns=int(plain(listed[row.NUM_TURNS][last]) or 0),
+                source=str(unwrap(listed[row.DATA_SOURCE][last]) or "unknown"),
+                truth=(unwrap(listed[row.REWARD_MODEL][last]) or {}).get(row.GROUND_TRUTH),
+                turns=int(unwrap(listed[row.NUM_TURNS][last]) or 0),
                 score=float(columns.tags[last].team_reward),
                 verdicts=info.pop(row.VERDICTS, {}),
                 info=info,
@@ -212,6 +212,6 @@ def confusion(sessions: Sequence[ScoredSession]) -> dict[str, float]:
     return metric_names.of_validation(shares)
 
 
-def plain(value: Any) -> Any:
+def unwrap(value: Any) -> Any:
     """Unwrap a value from TransferQueue, which wraps some values."""
     return getattr(value, "data", value) if not hasattr(value, "numel") else value.item()

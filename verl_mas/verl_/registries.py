@@ -1,4 +1,4 @@
-"""Registries of verl that it has no function for: to list the registered entries, or to add one."""
+"""Access to verl's registries for which verl has no function: list the entries, or add one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ def replicas(module: ModuleType) -> dict[str, Callable[[], type[object]]]:
 
 
 def set_adapter(base: ModuleType, engine: str, path: str) -> None:
-    """Register the full name of an adapter class. `base`: verl.workers.rollout.base, whose list maps (engine, mode) to
-    it."""
+    """Register the full name of an engine's adapter class. `base`: verl.workers.rollout.base."""
     base._ROLLOUT_REGISTRY[(engine, "async")] = path  # noqa: SLF001
 
 

@@ -1,4 +1,4 @@
-"""Types of the objects that verl and Ray pass to us, as far as we use them."""
+"""Types of objects that verl and Ray pass to verl-mas, with the members that it uses."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-# A mapping by field name with values of every kind: a dataset row, sampling parameters, a row's fields.
+# A mapping by field name with values of any type: a dataset row, sampling parameters, fields of a row.
 Fields: TypeAlias = dict[str, Any]
 # Ray finds an actor's methods at run time.
 Actor: TypeAlias = "ActorHandle[Any]"
-# An object of a library that says nothing of its types.
+# An object of a library without type annotations.
 Untyped: TypeAlias = Any
-# What a method that overrides one of verl's passes on to it as it is.
+# An argument that an override passes on to verl's method unchanged.
 Passed: TypeAlias = Any
 
 

@@ -22,7 +22,7 @@ MODELS = [pytest.param(model, marks=[] if model == "tied" else pytest.mark.night
 
 @pytest.fixture(scope="module")
 def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Of a variant, which is observed when a test reads it."""
+    """Return the folder of a variant, which runs when a test first reads it."""
 
     def folder(model: str) -> Path:
         folder = tmp_path_factory.mktemp(model)

@@ -1,4 +1,4 @@
-"""From which checkpoints a run with adapters resumes."""
+"""Checkpoints from which a run with adapters can resume."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(make, model, tmp_path):
 
 @pytest.fixture
 def problems(run):
-    """Why a run that is configured otherwise cannot resume from the checkpoint."""
+    """Return why a run with other settings cannot resume from the checkpoint."""
     configured, checkpoint = run
 
     def problems(*team, checkpoint=checkpoint, **more):
@@ -65,7 +65,7 @@ def test_a_run_resumes_with_its_own_adapters_also_where_the_base_has_moved(probl
     moved = tmp_path / "elsewhere" / "model"
     shutil.copytree(model, moved)
     (moved / "config.json").write_text('{"transformers_version": "5.10", "hidden_size": 8}')
-    # What is on the hub under this name is known when it is there.
+    # The model of this name on the hub is not compared, because it is not here.
     assert problems(path=moved) == problems(path="hub/model") == problems(actor_rollout_ref__actor__optim__lr=1.0) == []
 
 

@@ -18,6 +18,8 @@ from verl_mas.trainer.modes.sync import MasTrainer
 from verl_mas.trainer.policies.local_policy import Workers
 from verl_mas.trainer.pools.pools import Pools
 
+# Settings with which verl's loss is used unchanged.
+VERLS_LOSS = {"mas__skip_zero_advantage": False, "mas__old_log_probs_every": 1}
 POLICIES = {name: {"adapter_of": "main", "overrides": {"model": {"lora_rank": 4}}} for name in ("one", "two")}
 
 
@@ -83,8 +85,8 @@ def team(make):
     ],
 )
 def test_a_base_is_moved_once_per_phase_for_all_of_its_adapters(team, offload, moves):
-    made = team(actor_rollout_ref__actor__fsdp_config=offload)
-    made._each(["one", "two"], made.log.append)  # noqa: SLF001
+    made = team(actor_rollout_ref__actor__fsdp_config=offload, **VERLS_LOSS)
+    made._run_by_host(["one", "two"], made.log.append)  # noqa: SLF001
     assert made.log == [*moves[:1], "one", "two", *moves[1:]]
 
 
@@ -100,12 +102,12 @@ def test_a_call_names_the_adapter_and_a_pass_of_the_reference_names_none(monkeyp
 
 
 def test_each_adapter_gets_its_own_loss_where_rows_are_weighted(team):
-    assert team(mas__loss__weighting="session").log == ["loss of one", "loss of two"]
-    assert team(mas__loss__weighting="row").log == []
+    assert team(mas__loss__weighting="session", **VERLS_LOSS).log == ["loss of one", "loss of two"]
+    assert team(mas__loss__weighting="row", **VERLS_LOSS).log == []
 
 
 def test_adapters_are_saved_and_loaded_while_their_base_is_on_the_device(team, tmp_path):
-    made = team(actor_rollout_ref__actor__fsdp_config__param_offload=True)
+    made = team(actor_rollout_ref__actor__fsdp_config__param_offload=True, **VERLS_LOSS)
     made.config.trainer.default_local_dir = str(tmp_path)
     checkpoints = Checkpoints(made.members["main"].saved, made.config.trainer, {})
     folder = checkpoints.save(1, {})

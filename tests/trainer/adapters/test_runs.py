@@ -86,7 +86,7 @@ def replies(run):
 def test_adapters_on_one_base_end_where_two_lora_policies_with_bases_of_their_own_end(
     train, shared, weights_of, tmp_path
 ):
-    """Also the bare base serves as a frozen policy does: the replies of all agents are the same."""
+    """The bare base also replies like a frozen policy, since the replies of all agents are the same."""
     separate = train(tmp_path / "run", shared=False)
     assert replies(shared) == replies(separate)
     assert len({reply for _, _, reply in replies(shared).values()}) > 10, "nothing was sampled"

@@ -1,4 +1,4 @@
-"""Which tasks are dispatched when, under which names and steps."""
+"""Dispatch of tasks in asynchronous modes: their time, names and steps."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How the synchronous mode waits for the tasks of a step, outside Ray."""
+"""The wait for the tasks of a step in the synchronous mode, outside Ray."""
 
-# ruff: noqa: SLF001  # what verl calls of a trainer
+# ruff: noqa: SLF001  # methods that verl calls
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -14,7 +14,8 @@ from verl_mas.trainer.trainer import TeamTrainer
 
 @pytest.fixture
 def trainer(monkeypatch):
-    """A trainer that has dispatched two tasks, of which so many have ended at each look; and what it looked at."""
+    """Make a trainer that has dispatched two tasks. `ended`: how many have ended at each poll. Also return the
+    polls."""
 
     def make(*ended):
         answers, looks = iter(ended), []

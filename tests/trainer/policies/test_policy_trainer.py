@@ -1,4 +1,4 @@
-"""What a policy does around verl's update, and what the team does with its profilers, outside Ray."""
+"""A policy's work around verl's update, and the team's use of its profilers, outside Ray."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_after_an_update_the_gpu_gets_back_what_an_offloaded_optimiser_held(offl
 
 @pytest.mark.parametrize(("step", "trained"), [(2, ["critic"]), (3, ["critic", "actor"])])
 def test_a_critic_is_trained_first_as_often_as_its_policy_and_alone_in_its_warm_up(make, step, trained):
-    """By verl's means over real rows, whatever the policy's loss divides by."""
+    """The critic's loss is verl's mean over real rows, whatever the policy's loss divides by."""
     policy, calls = object.__new__(PolicyTrainer), []
     policy.name, policy.plan, policy.use_critic, policy.global_steps = "a", UpdatePlan(3, 2, 1, 2), True, step
     given = make(algorithm__adv_estimator="gae", trainer__critic_warmup=3, critic__ppo_epochs=4)

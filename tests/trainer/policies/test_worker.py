@@ -46,7 +46,7 @@ def split(strategy: str, *, lora: bool = True) -> torch.nn.Module:
 
 
 class Engine(transformer_impl.FSDPEngineWithLMHead):
-    """verl's, with what the collection of weights reads."""
+    """verl's engine with the attributes that the collection of weights reads."""
 
     def __init__(self, module: torch.nn.Module, *, merge: bool = False):
         self.module = module
@@ -55,7 +55,7 @@ class Engine(transformer_impl.FSDPEngineWithLMHead):
 
 
 def push(engine: Engine, **kwargs: bool) -> int:
-    """How many tensors are sent."""
+    """Return the number of tensors that are sent."""
     weights, _ = counting(engine.get_per_tensor_param, engine.module, "solver")(**kwargs)
     return len(dict(weights))
 
@@ -67,7 +67,7 @@ def on_cpu(monkeypatch):
 
 
 def by_module(model, state_dict=None, adapter_name="default"):
-    """As PEFT 0.21 finds the tensors of an adapter."""
+    """Find the tensors of an adapter like PEFT 0.21."""
     state_dict = model.state_dict() if state_dict is None else state_dict
     layers = [name for name, module in model.named_modules() if isinstance(module, LoraLayer)]
     prefixes = tuple(f"{name.removeprefix('_fsdp_wrapped_module.')}.lora_" for name in layers)

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from verl_mas.trainer.pools.phases import TimeSlices, verbs
+from verl_mas.trainer.pools.phases import TimeSlices, sleep_methods
 
 
 class Engines:
@@ -106,5 +106,5 @@ def test_the_engines_are_put_to_sleep_only_after_a_change_that_is_under_way():
 
 
 def test_engines_whose_sleep_drops_weights_are_paused_instead():
-    assert verbs("vllm") == verbs("sglang") == ("pause", "unpause")
-    assert verbs("transformers") == ("sleep", "wake_up")
+    assert sleep_methods("vllm") == sleep_methods("sglang") == ("pause", "unpause")
+    assert sleep_methods("transformers") == ("sleep", "wake_up")

@@ -24,7 +24,7 @@ from verl_mas.util import installed_version
 
 TENSOR = "rollout.tensor_model_parallel_size"
 NOSET = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
-MEANING = "contexts and trainers take the rest. Some engines take a fraction of the whole GPU, others of what is free"
+MEANING = "Contexts and trainers take the rest. Some engines take a fraction of the whole GPU, others of what is free"
 
 
 @rule(seen="commit 00d57299: runs whose engine was not there", here=True)

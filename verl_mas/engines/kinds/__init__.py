@@ -1,1 +1,1 @@
-"""Facts about each engine, one file per engine, of the name that `rollout.name` has for it."""
+"""Facts about each engine: one file per engine, named as in `rollout.name`."""

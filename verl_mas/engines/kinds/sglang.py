@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from verl_mas.config.adapters import Adapter, read_table
 from verl_mas.engines import stock
-from verl_mas.engines.adapters import AdapterServer, by_policy, wanted
+from verl_mas.engines.adapters import AdapterServer, by_policy, current_adapter
 from verl_mas.engines.contract import Contract
 from verl_mas.engines.facts import ENGINES, EngineFacts, EngineMemory, require_head_size
 from verl_mas.engines.sampling import installed_names
@@ -32,13 +32,13 @@ else:
 logger = logging.getLogger(__name__)
 
 ENGINE = "sglang"
-# SGLang's, which is not installed where this is checked.
+# A class of SGLang, which is not installed where types are checked.
 Manager: TypeAlias = Untyped
 
 
 class TeamManager:
-    """SGLang's tokenizer manager. A request is for the adapter that its caller has named, and its prompt is read with
-    the tokens that were sent."""
+    """SGLang's tokenizer manager, with two changes: a request uses the adapter that its caller named, and a prompt with
+    images keeps the tokens that were sent."""
 
     def __init__(self, manager: Manager, table: Mapping[str, Adapter], processor: Passed):
         self._manager, self._table, self._processor = manager, table, processor
@@ -48,26 +48,27 @@ class TeamManager:
 
     async def generate_request(self, obj: GenerateReqInput, request: object = None) -> AsyncIterator[Fields]:
         if self._table:
-            policy = wanted()
-            # In place of the one name that verl gives to every request.
+            policy = current_adapter()
+            # Replace the name that verl gives to every request.
             obj.lora_path = None if policy is None else self._table[policy].name
         sent = len(obj.input_ids)
         if obj.image_data:
             from verl.workers.rollout.utils import qwen2_5_vl_dedup_image_tokens
 
-            # Written out, SGLang fails, never answers or does not keep them (patch: sglang-image-tokens).
+            # If an image has several tokens, SGLang fails, never answers or changes the tokens (patch:
+            # sglang-image-tokens). So send one token per image.
             obj.input_ids = qwen2_5_vl_dedup_image_tokens(obj.input_ids, self._processor)
         async for reply in self._manager.generate_request(obj, request):
-            # A request that is aborted early has no such number.
+            # A request that is aborted early has no `prompt_tokens`.
             if obj.image_data and (read := reply["meta_info"].get("prompt_tokens", sent)) != sent:
                 value = f"a prompt of {sent} tokens with images, of which SGLang makes {read}"
-                rule = "it decodes such a prompt and tokenizes it again, and the trainer has the tokens that were sent"
+                rule = "SGLang tokenizes such a prompt again, and must get the tokens that the trainer has"
                 raise RequestError(value, rule=rule, fix="use rollout.name=vllm, or SGLang 0.5.18")
             yield reply
 
 
 class AdapterSender(ServerAdapter):
-    """Mix in before verl's adapter, in the training workers. Without adapters it changes nothing."""
+    """Mixin before verl's adapter, in the training workers. Without adapters it changes nothing."""
 
     server_actor: Actor
 
@@ -84,7 +85,7 @@ class AdapterSender(ServerAdapter):
             return
         configs = cast("dict[str, Fields]", kwargs["peft_config"])
         await self._init_server_adapter()
-        # In every worker: the tensors are gathered while the stream is read.
+        # Every worker reads the stream, because reading it gathers the tensors.
         tensors = by_policy(weights, table)
         if self._engine is None or not self._is_server_tp_leader():
             return
@@ -107,7 +108,7 @@ class AdapterSender(ServerAdapter):
         await self._engine.load_lora_adapter_from_tensor(request)
 
 
-# In a clone. pip finds no versions: verl and SGLang pin different ones, of which the file chooses.
+# Run in a clone. verl and SGLang pin different versions of some packages, so pip fails; the file says which to install.
 INSTALL = 'uv pip install --override versions/overrides-sglang.txt ".[sglang]"'
 # Adapters that are not merged need 0.5.17: older versions take one string in `serialized_tensors`, and verl sends a
 # list. From 0.5.20 on, ServerArgs is not a dataclass.
@@ -117,26 +118,27 @@ CONTRACT = Contract(
     needs={"adapters": "0.5.17"},
     dataclasses=("sglang.srt.server_args:ServerArgs",),
 )
-# Of SGLang 0.5.12, which verl 0.9.1 requires.
+# Sampling settings of SGLang 0.5.12, which verl 0.9.1 requires.
 SAMPLING = frozenset(
     "custom_params ebnf frequency_penalty ignore_eos json_schema logit_bias max_tokens min_new_tokens "
     "min_p n no_stop_trim presence_penalty regex repetition_penalty sampling_seed skip_special_tokens "
     "spaces_between_special_tokens stop stop_regex stop_token_ids stream_interval structural_tag temperature top_k "
     "top_p".split()
 )
-# Of flashinfer 0.6.11, which SGLang 0.5.12 requires: `DISPATCH_HEAD_DIM` in its utils.cuh.
+# Sizes of heads in flashinfer 0.6.11, which SGLang 0.5.12 requires: `DISPATCH_HEAD_DIM` in its utils.cuh.
 HEAD_SIZES = (64, 128, 256, 512)
 IMAGES_MB = "SGLANG_VLM_CACHE_SIZE_MB"
-ABORT_AGAIN_S = 0.2  # SGLang forgets an abort of a request that its scheduler has not received yet
-DRAIN_S = 30.0  # requests of a caller that still waits may finish for so long before the engine sleeps
+# Interval between aborts of a request: SGLang ignores an abort if its scheduler has not received the request yet.
+ABORT_AGAIN_S = 0.2
+DRAIN_S = 30.0  # time that running requests have to finish before the engine sleeps
 
 
 class TeamSglang(AdapterServer, SGLangHttpServer):
-    """A server with several adapters, that ends the requests of cancelled callers, and sleeps only when nothing runs.
+    """A server with several adapters. It ends the requests of cancelled callers, and sleeps only when no request runs.
 
-    SGLang, from 0.5.12 to 0.5.19, does not do the last two: the request of a cancelled caller decodes on, and a
-    scheduler that is asked to release memory, or to take weights, while a request runs fails an assertion and ends the
-    server. Its own abort holds requests that come late, for which that sleep would then wait.
+    SGLang 0.5.12 to 0.5.19 does not: the request of a cancelled caller continues, and if the scheduler must release
+    memory or load weights while a request runs, an assertion fails and the server ends. SGLang's own abort holds later
+    requests, and a sleep would wait for them; this server rejects them.
     """
 
     tokenizer_manager: Manager
@@ -148,17 +150,18 @@ class TeamSglang(AdapterServer, SGLangHttpServer):
         super().__init__(*args, **kwargs)
 
     async def launch_server(self, *args: Passed, **kwargs: Passed) -> None:
-        # Outputs of the vision tower, by image alone. New weights do not drop them (patch: sglang-vision-cache).
+        # Turn off the cache of the vision tower's outputs, since SGLang keeps it after new weights (patch:
+        # sglang-vision-cache).
         os.environ.setdefault(IMAGES_MB, "0")
         if table := self.adapters:
-            # The bare base takes a place, too.
+            # The bare base takes one of the places.
             options = {"max_loras_per_batch": len(table) + 1, **(self.config.engine_kwargs.get(ENGINE) or {})}
             self.config.engine_kwargs[ENGINE] = options
         await super().launch_server(*args, **kwargs)
         if self.node_rank == 0:
             self.tokenizer_manager = TeamManager(self.tokenizer_manager, table, self.model_config.processor)
 
-    async def generate(  # type: ignore[override]  # verl names the request, always
+    async def generate(  # type: ignore[override]  # verl always passes `request_id` by name
         self, *args: Passed, request_id: str, adapter: str | None = None, **kwargs: Passed
     ) -> TokenOutput:
         if self._rejecting:
@@ -178,7 +181,7 @@ class TeamSglang(AdapterServer, SGLangHttpServer):
                 await asyncio.wait([request], timeout=ABORT_AGAIN_S)
             raise
         finally:
-            # SGLang keeps the state of a request that was aborted while it was queued.
+            # Remove the state of a request that was aborted in the queue, because SGLang keeps it.
             self.tokenizer_manager.rid_to_state.pop(request_id, None)
 
     async def abort_all_requests(self) -> None:
@@ -195,24 +198,26 @@ class TeamSglang(AdapterServer, SGLangHttpServer):
         self._rejecting = False
 
     async def sleep(self) -> None:
-        """Also waits where verl's does nothing (`free_cache_engine=False`), because new weights follow."""
+        """Wait until no request runs, then sleep. It also waits if `free_cache_engine=False`, where verl's method does
+        nothing, because new weights follow."""
         await self._drain()
         await super().sleep()
 
     async def release_kv_cache(self) -> None:
-        """Before weights from another pool: the requests were aborted, and the last batch of one may still run."""
+        """Wait until no request runs, then free the cache for weights from another pool. The requests were aborted, but
+        the last batch of a request may still run."""
         await self._drain()
         await super().release_kv_cache()
 
     async def pause(self) -> None:
-        """Drops the weights, too; verl has SGLang keep a copy in host memory."""
+        """Free the GPU. The weights are dropped, too; SGLang keeps a copy in host memory, as verl configures it."""
         await self.sleep()
 
     async def unpause(self) -> None:
         if self.node_rank == 0:
             from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
 
-            # What verl's `sleep` has released: weights that LoRA adapters are added to stay.
+            # Resume what verl's `sleep` released. With LoRA adapters, the base's weights were not released.
             tags = ["kv_cache"] if self.lora_as_adapter else ["kv_cache", "weights"]
             request = ResumeMemoryOccupationReqInput(tags=tags)
             await self.tokenizer_manager.resume_memory_occupation(request, None)
@@ -229,7 +234,7 @@ class TeamSglang(AdapterServer, SGLangHttpServer):
             _, running = await asyncio.wait(self._requests, timeout=DRAIN_S)
             if running:
                 return False
-        # A request that has answered is in the scheduler's last batch for a moment more, so the scheduler is asked.
+        # Ask the scheduler, since a request that has been answered stays in its last batch for a moment.
         flushed = await self.tokenizer_manager.flush_cache(timeout_s=DRAIN_S)
         return bool(flushed.success) and not self._requests
 
@@ -239,7 +244,7 @@ def _not_ended() -> EngineLost:
 
 
 def check_model(path: str, device: str, options: Mapping[str, object]) -> None:
-    # verl's choice for SGLang from 0.5.12 on.
+    # verl chooses flashinfer for SGLang from 0.5.12 on.
     if device == "cuda" and options.get("attention_backend") in (None, "flashinfer"):
         fix = "set +actor_rollout_ref.rollout.engine_kwargs.sglang.attention_backend=triton, or rollout.name=vllm"
         require_head_size(path, HEAD_SIZES, "SGLang's attention, flashinfer,", fix)
@@ -257,13 +262,13 @@ ENGINES.register(ENGINE)(
         sender_mixin=AdapterSender,
         many_adapters=True,
         base_port=30000,
-        # A scheduler without requests polls for them and keeps a core busy, also while its engine sleeps.
+        # Without this option, a scheduler polls for requests and keeps a core busy, even while its engine sleeps.
         beside_others={"sleep_on_idle": True},
         stock_adapter="verl.workers.rollout.sglang_rollout.sglang_rollout",
         sampling=partial(installed_names, "sglang.srt.sampling.sampling_params", SAMPLING),
         needs_tokenizer=True,
         check_model=check_model,
-        # Read in 0.5.12: `jit_kernel` of rotary embeddings, norms and the KV cache, and flashinfer's attention.
+        # In 0.5.12: `jit_kernel` of rotary embeddings, norms and the KV cache, and flashinfer's attention.
         compiles=lambda rollout, capability: "SGLang's kernels",
         register_replica=partial(stock.register_replica, ENGINE),
         register_adapter=partial(stock.register_adapter, ENGINE),

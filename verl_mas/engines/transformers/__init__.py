@@ -6,5 +6,5 @@ ENGINE = "transformers"
 
 
 def server_name(policy: str, replica_rank: int, suffix: str = "") -> str:
-    """The Ray actor name of one replica's server, which differs for all policies on a cluster."""
+    """Return the Ray actor name of a replica's server, which is unique in a cluster."""
     return f"{ENGINE}_server_{policy}_{replica_rank}{suffix}"

@@ -1,4 +1,4 @@
-"""The training worker's side of the engine: it wakes the server and sends it weights."""
+"""The engine's part in a training worker: it wakes the server and sends it weights."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ServerAdapter(BaseRollout):
         peft_config: object = None,
         **kwargs: object,
     ) -> None:
-        """Send all weights, or those of all adapters of a base, bucket by bucket."""
+        """Send all weights bucket by bucket; for a base of adapters, the weights of all adapters."""
         assert wire_format == "named_tensors", f"this engine takes whole weights, not {wire_format}"
         assert peft_config is None or read_table(self.config.custom), "checks refuse an adapter without a base"
         bucket_bytes = min(self.config.checkpoint_engine.update_weights_bucket_megabytes << 20, MOST_BYTES)

@@ -28,7 +28,7 @@ COLUMNS_AT_ONCE = 64  # the cache grows in such steps, so that it is not copied 
 
 @dataclass(frozen=True)
 class Capacity:
-    """Limits of what runs at once: rows, memory of their keys and values, and tokens of one prefill."""
+    """Limits: rows that run at the same time, memory of their keys and values, tokens of one prefill."""
 
     rows: int = 256
     cache_bytes: int = 2 << 30
@@ -99,7 +99,7 @@ class ContinuousBatcher:
         self._admit()
         if not self._running:
             return []
-        tokens, log_probs = choose(self._next_logits(), self._running)
+        tokens, log_probs = sample_tokens(self._next_logits(), self._running)
         finished = []
         for row in reversed(range(len(self._running))):
             sample = self._running[row]
@@ -113,7 +113,7 @@ class ContinuousBatcher:
 
     @torch.inference_mode()
     def abort(self, samples: Collection[Sample] | None = None) -> list[Sample]:
-        """End the given samples, or all, at once. Returns those that had not finished."""
+        """End the given samples, or all, at once. Return the samples that had not finished."""
         aborted = [s for s in (*self._running, *self._resumed, *self._waiting) if samples is None or s in samples]
         for sample in aborted:
             sample.finish_reason = "aborted"
@@ -196,7 +196,7 @@ class ContinuousBatcher:
 
     def _shared(self, adapter: str | None, prompt: tuple[int, ...]) -> tuple[int, int]:
         """Find the running row that shares the longest prefix with this prompt, and the length of the prefix."""
-        # Rows with tokens of earlier weights are left out, because they have keys and values of those weights.
+        # Skip rows with tokens of earlier weights, because their keys and values come from these weights.
         rows = (
             (number, _common(prompt, row.names[: row.cached]))
             for number, row in enumerate(self._running)
@@ -274,7 +274,7 @@ def _checked_length(model: PreTrainedModel, max_length: int) -> int:
 
 
 def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """The number of tokens with which both begin."""
+    """Return the length of the common prefix."""
     lengths = range(1, min(len(one), len(other)) + 1)
     return bisect_left(lengths, True, key=lambda length: one[:length] != other[:length])
 
@@ -287,7 +287,7 @@ def _bytes_per_token(model: PreTrainedModel) -> int:
     return cells * model.dtype.itemsize
 
 
-def choose(logits: torch.Tensor, rows: Sequence[Sample]) -> tuple[list[int], list[float]]:
+def sample_tokens(logits: torch.Tensor, rows: Sequence[Sample]) -> tuple[list[int], list[float]]:
     """Return the next token of each row, and its log-prob under the distribution it is sampled from.
 
     This is the distribution after temperature, top-k and top-p (vLLM's `processed_logprobs`). For a greedy row it is
@@ -312,7 +312,7 @@ def choose(logits: torch.Tensor, rows: Sequence[Sample]) -> tuple[list[int], lis
 def _at(log_probs: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
     """Find the token at which the cumulative distribution passes each chance in [0, 1).
 
-    There is one number per token, from the row's own generator, so other rows of the batch cannot change the token.
+    Each token takes one number from its row's own generator, so other rows of the batch cannot change the token.
     """
     cumulative = log_probs.exp().cumsum(dim=-1, dtype=torch.float64)
     # Stay strictly below the total, so that the token has a probability above 0.
@@ -356,9 +356,8 @@ def _process(logits: torch.Tensor, row: Sample) -> torch.Tensor:
 class RowCache(Cache):
     """A cache in which row i has the keys and values of the i-th running sequence, from column 0 without gaps.
 
-    Per layer there is one buffer for keys and one for values, `[capacity rows, heads, capacity columns, head size]`, of
-    which the first `rows` rows are in use. A decode step writes one column per row in place, each row at its own
-    position.
+    Each layer has a buffer for keys and a buffer for values, `[capacity rows, heads, capacity columns, head size]`. The
+    first `rows` rows are in use. A decode step writes one column per row in place, each row at its own position.
     """
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from verl_mas.errors import RequestError
 from verl_mas.verl_.types import Untyped
 
-# Types of verl and transformers are less precise than this.
+# More precise than the annotations of verl and transformers.
 Positions = Callable[..., tuple[Tensor, Tensor]]
 FIX = "let the policy's own processor write the prompt"
 
@@ -29,10 +29,10 @@ class Picture:
 
 @dataclass(frozen=True)
 class Sight:
-    """Input of a model for a prompt besides its tokens."""
+    """Inputs of a model for a prompt with images, besides its tokens."""
 
-    # The tokens, with a hash of the pixels in place of each token of an image: prompts with different images differ
-    # here.
+    # The tokens, with a hash of the pixels in place of each token of an image, so that prompts with different images
+    # differ.
     names: tuple[int, ...]
     pictures: tuple[Picture, ...]
     # [3, tokens]: positions in time, height and width. After the prompt, all three are the token's index plus `shift`.
@@ -40,7 +40,8 @@ class Sight:
     shift: int
 
     def after(self, known: int, width: int) -> Tensor:
-        """The positions of `width` tokens; those past the prompt's end are padding."""
+        """Return the positions of the `width` tokens after the known ones. Positions past the prompt's end are
+        padding."""
         new = self.positions[:, known : known + width]
         return torch.nn.functional.pad(new, (0, width - new.shape[1]))
 
@@ -95,7 +96,8 @@ def _name(pixels: Tensor, grid: Tensor) -> int:
 
 
 def visual_inputs(rows: Sequence[tuple[Sight | None, int]], width: int, device: torch.device) -> dict[str, Tensor]:
-    """Inputs of a forward over `width` tokens, besides the tokens, after the known tokens of each prompt."""
+    """Return the inputs besides tokens for a forward over the next `width` tokens of each prompt. `rows`: for each
+    prompt, its images and the number of tokens that the cache has."""
     if all(sight is None for sight, _ in rows):
         return {}
     text = torch.arange(width).expand(3, -1)

@@ -1,4 +1,4 @@
-"""LoRA adapters on one model, where every row of a batch has its own adapter, or none."""
+"""LoRA adapters on one model; each row of a batch uses one of them or the bare model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from verl_mas.engines.adapters import by_policy, require
 from verl_mas.engines.transformers.weights import Packed, unpack
 from verl_mas.errors import EngineLost
 
-# A tensor in PEFT's state dict is named by the prefix, the module, and A or B.
+# PEFT's state dict names a tensor by a prefix, the module, and A or B.
 PREFIX = "base_model.model."
 A, B = ".lora_A.weight", ".lora_B.weight"
 

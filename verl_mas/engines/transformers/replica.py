@@ -1,4 +1,4 @@
-"""The driver's side of a replica: it starts the server and forwards calls."""
+"""The driver's handle of a replica: it starts the server and forwards calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TransformersReplica(OffsetReplica, RolloutReplica):
         variables = {
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
-            # The server reserves no GPU from Ray, because it shares that of its worker.
+            # The server reserves no GPU from Ray, because it shares the GPU of its worker.
             platform.visible_devices_envvar(): ",".join(devices),
             **dict.fromkeys(platform.ray_noset_envvars(), "1"),
         }
@@ -45,7 +45,7 @@ class TransformersReplica(OffsetReplica, RolloutReplica):
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             runtime_env={"env_vars": variables},
         )
-        # The rank counts replicas of all policies, and is part of the seed: else two policies would draw alike.
+        # The rank counts the replicas of all policies. As part of the seed it gives each replica other random numbers.
         given = (self.config, self.model_config, self.rollout_mode, self.replica_rank, platform.device_name)
         server = cast("Actor", actor_class.remote(self.name, *given))
         await server.ready.remote()
@@ -55,7 +55,7 @@ class TransformersReplica(OffsetReplica, RolloutReplica):
         await asyncio.gather(*[server.wait_for_requests_to_drain.remote() for server in self.servers])
 
     async def _place(self, resource: str) -> tuple[str, list[str]]:
-        """Find the node of the training worker, and its GPUs as that node numbers them."""
+        """Return the node of the training worker, and the worker's GPUs as the node numbers them."""
 
         def place(worker: object) -> tuple[str, list[str]]:
             context = ray.get_runtime_context()

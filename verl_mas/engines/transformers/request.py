@@ -21,7 +21,7 @@ class Options:
     """Options of the embedded engine."""
 
     threads: Count = 1
-    """Torch threads of the server. Servers and trainers share the cores: one each suits a small machine."""
+    """Torch threads of the server. Servers and trainers share the cores, so 1 suits a small machine."""
 
     cache_gib: Annotated[float, Range(0.001, 4096)] = 2.0
     """Memory for keys and values; decides how many sequences run at once."""

@@ -35,7 +35,7 @@ Listener = Callable[[Sequence[int]], None]
 
 
 class TransformersServer:
-    """Serves `generate` calls with a `ContinuousBatcher`; has the methods of verl's other engines' servers."""
+    """Serves `generate` calls with a `ContinuousBatcher`. It has the same methods as the servers of verl's engines."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class TransformersServer:
         self.futures: dict[Sample, asyncio.Future[None]] = {}
         self._listeners: dict[Sample, Listener] = {}
         self._between_steps = asyncio.Lock()
-        # Set while the model has weights of a single version, and not part of the next version.
+        # Set while all weights of the model have the same version.
         self._whole = asyncio.Event()
         self._whole.set()
         self._work = asyncio.Event()
@@ -82,10 +82,10 @@ class TransformersServer:
         listener: Listener | None = None,
         **media: Passed,
     ) -> TokenOutput:
-        """Sample one reply, as verl's `LLMServerClient` requests it. Without `adapter` the base replies.
+        """Sample one reply; verl's `LLMServerClient` calls this. Without `adapter` the base replies.
 
-        The last `drawn` tokens of the prompt are the first tokens of the reply (`ContinuousBatcher.submit`). `listener`
-        is for a caller in the same process.
+        The last `drawn` tokens of the prompt are the first tokens of the reply (`ContinuousBatcher.submit`).
+        `listener`: only for callers in the same process.
         """
         images, options = media.pop("image_data", None) or (), media.pop("mm_processor_kwargs", None) or {}
         for name, value in media.items():
@@ -145,7 +145,7 @@ class TransformersServer:
         await self._move(HOST)
 
     async def wake_up(self, tags: list[str] | None = None) -> None:
-        """Take back weights and cache, each once. The engine serves when it has both."""
+        """Restore weights, cache or both, as `tags` says. The engine serves when it has both."""
         waking = self._asleep.intersection(tags or self._asleep)
         if WEIGHTS in waking:
             await self._move(self.device)
@@ -156,7 +156,7 @@ class TransformersServer:
             await asyncio.wait(list(self.futures.values()))
 
     async def abort_all_requests(self, reject_request: bool = False) -> Fields:
-        """End running requests with the tokens they have; hold (or reject) new requests until `resume_generation`."""
+        """End running requests with the tokens that they have. Hold, or reject, new ones until `resume_generation`."""
         self._rejecting = reject_request
         self._gate.clear()
         return {"aborted_count": await self._abort()}
@@ -178,7 +178,7 @@ class TransformersServer:
     async def stop_profile(self) -> None: ...
 
     async def _move(self, device: str) -> None:
-        """Move the weights to a device. On a CPU they are there already."""
+        """Move the weights to a device."""
         async with self._between_steps:
             await asyncio.to_thread(self.batcher.model.to, device)
             get_torch_device().empty_cache()
@@ -310,7 +310,7 @@ class OneDnnLinear(nn.Linear):
 
 
 def use_onednn(model: nn.Module) -> None:
-    """Turn the larger float32 linears of the model on the CPU into oneDNN's, in place; the weights stay the same
+    """Make the larger float32 linear layers of a model on the CPU compute with oneDNN. Their weights stay the same
     tensors."""
     if not torch.backends.mkldnn.is_available():
         return

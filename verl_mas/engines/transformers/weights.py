@@ -1,4 +1,5 @@
-"""Weights from a trainer to a server: packed for Ray's object store, which returns arrays without a copy."""
+"""Weights on their way from a trainer to a server, packed for Ray's object store, which returns arrays without a
+copy."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class FsdpAdapterEngine(SharedPrefixes):
         norm = adapter.alpha / adapter.rank * float(torch.stack(squares).sum()) ** 0.5
         return {"adapter/updates": self.training[policy].updates, "adapter/norm": norm}
 
-    # -- what engines and checkpoints get ------------------------------------------------------------------
+    # -- weights for engines and checkpoints ----------------------------------------------------------------
 
     def get_per_tensor_param(  # type: ignore[override]
         self, layered_summon: bool = False, base_sync_done: bool = False, **kwargs: object

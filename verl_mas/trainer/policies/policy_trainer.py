@@ -287,9 +287,9 @@ def _reported(output: TensorDict, part: str) -> dict[str, float]:
 
 
 def check_finite(policy: str, metrics: dict[str, float], scaled: Collection[str]) -> None:
-    """Raises UpdateFailed if a loss or a gradient is not finite: verl skips such an optimiser step and continues.
+    """Raise UpdateFailed if a loss or a gradient is not finite: verl skips such an optimiser step and continues.
 
-    `scaled`: those of actor and critic whose loss a gradient scaler multiplies. Their overflows are expected, so they
+    `scaled`: the parts (actor, critic) whose loss a gradient scaler multiplies. Their overflows are expected, so they
     are only counted.
     """
     wrong = [name for name in LOSSES if not math.isfinite(metrics.get(name, 0.0))]

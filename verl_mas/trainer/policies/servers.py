@@ -20,7 +20,7 @@ from verl.workers.rollout.replica import RolloutReplica
 
 from verl_mas.config.engine_tag import EngineTag, gpus_of_replica
 from verl_mas.rollout.team_client import Balanced, Only, Slices, TeamClient
-from verl_mas.trainer.pools.phases import verbs
+from verl_mas.trainer.pools.phases import sleep_methods
 from verl_mas.trainer.starting import Turn
 from verl_mas.trainer.timeline import LAUNCH
 from verl_mas.verl_.types import Actor
@@ -33,6 +33,8 @@ blocking: Callable[[Callable[P, Awaitable[None]]], Callable[P, None]] = auto_awa
 
 
 class Servers:
+    """The engines of one policy."""
+
     name: str
     config: DictConfig
     llm_server_manager: LLMServerManager
@@ -88,7 +90,7 @@ class Servers:
 
     def pause(self) -> None:
         """Free the GPU's memory and keep the weights."""
-        method, _ = verbs(self.engine)
+        method, _ = sleep_methods(self.engine)
         ray.get([getattr(server, method).remote() for server in self.servers])
 
 

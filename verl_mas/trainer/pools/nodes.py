@@ -51,16 +51,16 @@ class Expected:
 
 def check_nodes(run: Run, pools: Collection[str]) -> Iterator[ConfigError]:
     """Yield errors that the run's workers would meet on their nodes. `pools`: the ids of the nodes with a pool."""
-    there = _nodes(run.config, pools)
-    if not there:
+    other_nodes = _nodes(run.config, pools)
+    if not other_nodes:
         return
-    for warning in loopback_servers(run.mas, vars(resolve(run.mas.workflow)), len(there) + 1):
+    for warning in loopback_servers(run.mas, vars(resolve(run.mas.workflow)), len(other_nodes) + 1):
         logger.warning("%s", warning)
     expected = _expected(run)
     until = time.monotonic() + LIMIT_S
     # Key by node id: several Ray nodes on one machine share an address.
     answers = {}
-    for node, name in there.items():
+    for node, name in other_nodes.items():
         where = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         answers[node] = name, _look.options(scheduling_strategy=where).remote(expected)
     for name, answer in answers.values():

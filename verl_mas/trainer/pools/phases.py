@@ -1,7 +1,8 @@
 """A time-sliced pool: one policy's engines are awake at a time, so that each may take the whole GPU.
 
-Requests of the policy that is awake run; those of the others wait. When no request runs any more, the policy that has
-waited longest gets the next time slice: its engines wake up, and the weights of the others stay in host memory.
+Requests to the policy that is awake run; requests to other policies wait. When no request runs any more, the policy
+that has waited longest gets the next time slice: its engines wake up, and the weights of the others stay in host
+memory.
 """
 
 from __future__ import annotations
@@ -91,11 +92,11 @@ class SlicesActor(TimeSlices):
     async def _swap(self, old: str, new: str) -> None:
         for policy, pauses in ((old, True), (new, False)):
             engine, servers = self._engines[policy]
-            pause, unpause = verbs(engine)
+            pause, unpause = sleep_methods(engine)
             method = pause if pauses else unpause
             await asyncio.gather(*[getattr(server, method).remote() for server in servers])
 
 
-def verbs(engine: str) -> tuple[str, str]:
+def sleep_methods(engine: str) -> tuple[str, str]:
     """Return two methods of an engine's server: one frees GPU memory without losing weights, one allocates it again."""
     return ("pause", "unpause") if facts_of(engine).server_mixin else ("sleep", "wake_up")
