@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
 import textwrap
 
@@ -177,14 +175,3 @@ def test_a_program_that_forks_has_the_outcome_of_its_own_process_and_no_child_st
         "if os.fork():\n    answer(1)\n    os.wait()\nelse:\n    answer(2)\nos.fork() or __import__('time').sleep(99)"
     )
     assert played(program(text), sessions=2) == [1, 1]
-
-
-def test_a_fork_server_that_is_killed_is_replaced(program):
-    command = program("import time\ntime.sleep(float(os.environ['SLEEP']))\nanswer(os.getpid())", pass_env=("SLEEP",))
-    os.environ["SLEEP"] = "0"
-    played(command)
-    first = commands.SERVERS[command].usable().pid
-    os.kill(first, signal.SIGKILL)
-    while commands.SERVERS[command].server.usable:
-        pass
-    assert played(command) and commands.SERVERS[command].usable().pid != first

@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import numpy as np
 import psutil
 import pytest
 import urllib_team
@@ -21,7 +22,6 @@ from verl_mas.config.values import load_dataclass
 from verl_mas.errors import ConfigError, FaultKind, SessionFault, WorkflowError
 from verl_mas.gateway import commands, host
 from verl_mas.gateway.program import FunctionProgram
-from verl_mas.gateway.runner import Gateway, as_outcome
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflows.program import ReferredProgram
 
@@ -147,12 +147,6 @@ def test_a_child_that_leaves_the_group_of_a_command_ends_with_it(kind):
     assert gone(lambda process: process.info["cmdline"] == ["sleep", "977"])
 
 
-def test_the_processes_of_a_command_end_with_it():
-    fault = failed(commanded("endless"), session_timeout_s=3.0)
-    assert fault.kind is FaultKind.SESSION_TIMEOUT
-    assert gone(lambda process: process.info["cmdline"][-2:] == [FILE, "endless"])
-
-
 NEVER_ASKS = """
 import verl_mas
 from verl_mas.config.schema import FaultSpec
@@ -255,19 +249,6 @@ def test_connections_that_a_program_leaves_open_end_with_its_session():
     assert psutil.Process().num_fds() <= before + 5  # the host's
 
 
-def test_a_key_is_dead_when_its_session_has_ended():
-    kept = []
-
-    def keeps(task, gateway):
-        kept.append(gateway)
-        return ask(gateway, "writer", task.messages)["content"]
-
-    played(of(keeps))
-    with pytest.raises(OSError, match=r"refused|401"):
-        ask(kept[0], "writer", [{"role": "user", "content": "q"}])
-    assert kept[0].api_key not in repr(kept[0].base_url)
-
-
 def test_the_key_of_a_session_is_in_no_fault():
     def shows(task, gateway):
         raise ValueError(f"{gateway} {gateway.api_key}")
@@ -302,7 +283,7 @@ def test_a_session_that_is_cancelled_cancels_its_program():
     ("returned", "reward", "answer"),
     [
         (1, 1.0, None),
-        (True, 1.0, None),
+        (np.float32(0.5), 0.5, None),
         ("42", None, "42"),
         (None, None, "w1"),
         ({"reward": 0.5, "info": {"acc": 1.0}}, 0.5, None),
@@ -350,15 +331,6 @@ echo '{{"reward": 1}}' >&3"""
     assert played(shell(text)).team_reward == 1.0
 
 
-def test_numbers_of_other_libraries_are_rewards():
-    numpy = pytest.importorskip("numpy")
-    assert as_outcome(numpy.float32(0.5)) == {"reward": 0.5}
-
-
-def test_the_address_of_anthropics_client_is_without_the_version():
-    assert Gateway("http://127.0.0.1:1/v1", "k").anthropic_url == "http://127.0.0.1:1"
-
-
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -383,11 +355,3 @@ def test_models_and_typed_name_agents(args, says):
     with pytest.raises(ConfigError, match=rf"mas\.workflow\.args\.{says}"):
         ReferredProgram(agents=AGENTS, **args)
     assert issubclass(WorkflowError, ValueError)
-
-
-def test_check_workflow_plays_a_program_as_any_workflow():
-    def team(task, gateway):
-        return ask(gateway, "copier", [ask(gateway, "writer", task.messages)])["content"]
-
-    report = verl_mas.check_workflow(verl_mas.program(agents=AGENTS)(team))
-    assert report.ok, str(report)

@@ -24,10 +24,6 @@ async def team(task, gateway):
     return (await Runner.run(triage(gateway), task.question)).final_output
 
 
-async def chat(task, gateway):
-    return (await Runner.run(triage(gateway, OpenAIChatCompletionsModel), task.question)).final_output
-
-
 async def streamed(task, gateway):
     result = Runner.run_streamed(triage(gateway), task.question)
     async for _ in result.stream_events():

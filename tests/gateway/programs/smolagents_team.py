@@ -1,4 +1,4 @@
-"""An agent that acts by code, one that calls tools, and a manager of both kinds."""
+"""An agent that acts by code, and a manager of one that calls tools."""
 
 from smolagents import CodeAgent, OpenAIModel, ToolCallingAgent, tool
 
@@ -20,11 +20,6 @@ def model(name, gateway):
 
 def team(task, gateway):
     agent = CodeAgent(tools=[add], model=model("solver", gateway), max_steps=4, verbosity_level=0)
-    return str(agent.run(task.question))
-
-
-def tool_calling(task, gateway):
-    agent = ToolCallingAgent(tools=[add], model=model("solver", gateway), max_steps=4, verbosity_level=0)
     return str(agent.run(task.question))
 
 
