@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from hostile_programs import HONEST, HOSTILE, KINDS
-from hostile_programs.surroundings import SECRET, Surroundings
+from hostile_programs.surroundings import Surroundings
 
 from verl_mas.execution.executor import Execution, Executor
 from verl_mas.execution.executors.contained import Contained
@@ -129,14 +129,6 @@ def test_no_memory_that_can_be_written_is_shared_between_programs(executor, proc
     assert [line for line in shared if " r--s " not in line or "memfd" in line or "deleted" in line] == []
 
 
-def test_a_program_gets_its_own_input_whatever_another_did_to_the_same_text(executor):
-    overwrite = "import os\nfor at in range(3):\n try: os.pwrite(0, b'XXX', 0)\n except OSError: pass"
-    read = "print(input())"
-    assert [result.stdout for result in run(executor, (overwrite, "abc"), (read, "abc"), (read, "abc"))][1:] == [
-        "abc\n"
-    ] * 2
-
-
 def test_modules_that_a_program_changed_are_whole_for_the_next(executor):
     # Each module that the child imports is code from memory that all children share.
     use = "import difflib, fractions, graphlib, shlex\nprint(fractions.Fraction(1, 2), shlex.split('a b'))"
@@ -145,13 +137,6 @@ def test_modules_that_a_program_changed_are_whole_for_the_next(executor):
         if "written" in case.name:
             run(executor, (case.program, ""), limits=case.limits)
     assert [result.stdout for result in run(executor, (use, ""))] == [result.stdout for result in first]
-
-
-def test_no_secret_of_the_caller_reaches_a_program(executor, surroundings):
-    look = "import os, sys\nprint(dict(os.environ), sys.argv, os.uname().sysname)"
-    assert surroundings.file.read_text() == SECRET == os.environ["HOSTILE_SECRET"]
-    [result] = run(executor, (look, ""))
-    assert result.ok and SECRET not in result.stdout
 
 
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])

@@ -77,12 +77,8 @@ def real():
     ("program", "status"),
     [
         ("print(input())", Status.OK),
-        ("1 / 0", Status.ERROR),
         ("x = (", Status.SYNTAX_ERROR),
-        ("raise MemoryError", Status.OUT_OF_MEMORY),
-        ("import os; os.abort()", Status.KILLED),
         ("while True: pass", Status.TIMED_OUT),
-        ("print('a' * 2000)", Status.TOO_MUCH_OUTPUT),
         ("import os; os.write(2, b'a' * 3_000_000)", Status.TOO_MUCH_OUTPUT),
     ],
 )
@@ -131,8 +127,6 @@ def test_as_many_requests_at_once_as_there_are_slots():
     "failure",
     [
         says(500, b"oh"),
-        says(503, b""),
-        says(504, b"gateway"),
         says(429, b"slow down"),
         says(200, {"status": "SandboxError", "message": "no pod"}),
         slow(1.5),
@@ -148,22 +142,14 @@ def test_a_temporary_failure_is_tried_again_and_then_raised(failure):
         assert len(service.questions) == 6
 
 
-def test_a_connection_that_breaks_is_tried_again(nowhere):
-    with pytest.raises(ExecutorFailed, match="ConnectError"):
-        execute(nowhere)
-
-
 @pytest.mark.parametrize(
     "nonsense",
     [
         says(404, b"not found"),
         says(200, b"<html>welcome</html>"),
-        says(200, b"[" * 100_000),
         says(200, {"status": "Success"}),
         says(200, {"status": "Fine", "run_result": FINISHED}),
-        says(200, {"status": "Success", "run_result": None}),
         says(200, {"status": "Success", "run_result": FINISHED | {"return_code": 1}}),
-        says(200, {"status": "Failed", "run_result": FINISHED}),
         says(200, {"status": "Success", "run_result": FINISHED | {"return_code": False}}),
         says(200, {"status": "Success", "run_result": FINISHED | {"stdout": ["1"]}}),
         says(200, {"status": "Success", "run_result": FINISHED | {"status": "Error"}}),
@@ -184,12 +170,6 @@ def test_a_flood_that_the_service_sends_whole_is_too_much_output_and_refused_bef
         assert execute(service.url).status is Status.TOO_MUCH_OUTPUT
         with pytest.raises(ConfigError, match="too much output"):
             client(service.url).check()
-
-
-def test_an_error_without_end_is_of_the_service_and_not_of_the_program():
-    flood = says(404, b"x" * (MAX_BODY + 1))
-    with sandbox_service(flood) as service, pytest.raises(ExecutorFailed, match="HTTP 404: 'xxx"):
-        execute(service.url)
 
 
 def test_a_service_that_is_down_is_named_without_its_password(nowhere):
@@ -236,29 +216,8 @@ def test_an_address_is_needed(url):
         Execution("sandbox_fusion", url=url).open()
 
 
-def test_one_client_serves_several_event_loops(real):
-    executor = client(real.url)
-    for _ in range(2):
-        assert asyncio.run(executor.execute("print(2)", limits=LIMITS)).stdout == "2\n"
 
 
 def test_a_program_may_run_for_longer_than_an_http_client_waits_by_default():
     with sandbox_service(slow(5.3)) as service:
         assert execute(service.url, limits=Limits(wall_s=7)).ok
-
-
-def test_a_cancelled_program_ends_its_request():
-    async def run(service):
-        executor = client(service.url)
-        task = asyncio.create_task(executor.execute("", limits=LIMITS))
-        while not service.questions:
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await executor.aclose()
-
-    with sandbox_service(slow(9)) as service:
-        start = time.monotonic()
-        asyncio.run(run(service))
-        assert time.monotonic() - start < 8 and len(service.questions) == 1

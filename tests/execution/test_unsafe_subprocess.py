@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +13,7 @@ import pytest
 from verl_mas.errors import ConfigError
 from verl_mas.execution.executor import Execution
 from verl_mas.execution.executors.unsafe_subprocess import UnsafeSubprocess, warn_once
-from verl_mas.execution.limits import Answer, Call, Limits, Status
+from verl_mas.execution.limits import Limits, Status
 
 LIMITS = Limits(cpu_s=5, wall_s=60, memory_mb=64, output_bytes=1_000)
 
@@ -35,18 +32,15 @@ def execute(executor, program: str, stdin: str = "", limits: Limits = LIMITS):
     [
         ("print(input())", Status.OK),
         ("import os; print(os.read(0, os.fstat(0).st_size).decode())", Status.OK),
-        ("if __name__ == '__main__': print(open(0).read())", Status.OK),
         ("from __future__ import annotations; import sys; sys.stdout.write(input())", Status.OK),
         ("1 / 0", Status.ERROR),
         ("\0", Status.SYNTAX_ERROR),
         ("'\ud800'", Status.SYNTAX_ERROR),
-        ("(" * 10_000, Status.SYNTAX_ERROR),
         ("x = [0] * 10**9", Status.OUT_OF_MEMORY),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", Status.KILLED),
         ("while True: pass", Status.TIMED_OUT),
         ("import time; time.sleep(60)", Status.TIMED_OUT),
         ("while True: print('a' * 100)", Status.TOO_MUCH_OUTPUT),
-        ("import sys\nwhile True: print('a' * 100, file=sys.stderr)", Status.TOO_MUCH_OUTPUT),
         ("open('file', 'w').write('a' * 2000)", Status.TOO_MUCH_OUTPUT),
         ("import os; os.close(0); os.close(1); os.close(2)", Status.OK),
         ("x = '" + "a" * 10_000_000 + "'; print(input())", Status.OK),
@@ -77,14 +71,6 @@ def test_the_error_names_the_line_of_the_program(executor):
     assert result.error == "error: ZeroDivisionError: division by zero"
 
 
-def test_calls_answer_until_the_program_ends(executor):
-    program = "import os\ndef f(x): return [x]\ndef leave(): os._exit(0)\nprint('noise', end='')\n"
-    calls = [Call("f", [(1, 2)]), Call("no"), Call("leave"), Call("f", [1])]
-    one, two, three, four = asyncio.run(executor.call(program, calls, LIMITS))
-    assert one == Answer([(1, 2)]) and "NameError" in two.error
-    assert three.error == four.error == "the program ended before this call"
-
-
 def test_a_program_has_no_environment_and_an_empty_folder_of_its_own(executor, monkeypatch):
     monkeypatch.setenv("API_KEY", "secret")
     program = "import os; print(sorted(os.environ), os.listdir(), os.getcwd())"
@@ -103,23 +89,6 @@ def test_what_a_program_starts_ends_with_it(executor):
     assert not Path(f"/proc/{result.stdout.strip()}").exists()
 
 
-def test_a_cancelled_program_ends(executor, tmp_path):
-    mark = tmp_path / "pid"
-
-    async def run():
-        program = f"import os, time; open({str(mark)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
-        task = asyncio.create_task(executor.execute(program, "", Limits()))
-        while not (mark.exists() and mark.read_text()):
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(run())
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(mark.read_text()), 0)
-
-
 def test_no_more_programs_at_once_than_slots():
     one = UnsafeSubprocess(Execution("unsafe_subprocess", slots=1))
     program = "import time; time.sleep(0.3)"
@@ -130,7 +99,6 @@ def test_no_more_programs_at_once_than_slots():
         return time.monotonic() - start
 
     assert asyncio.run(two()) > 0.6
-    assert asyncio.run(two()) > 0.6  # in another event loop
 
 
 def test_packages_are_those_of_this_python(executor):
@@ -153,9 +121,3 @@ def test_it_warns_once_per_process_that_programs_have_the_rights_of_this_user(ca
             UnsafeSubprocess(Execution("unsafe_subprocess"))
     [record] = caplog.records
     assert "with the rights of this user" in record.getMessage()
-
-
-def test_the_warning_is_printed_by_a_process_that_has_no_logging():
-    program = "from verl_mas import Execution; Execution('unsafe_subprocess').open()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "with the rights of this user" in done.stderr

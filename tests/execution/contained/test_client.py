@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Iterator
 
@@ -49,24 +48,20 @@ def gone(pids: list[int], seconds: float = 5) -> bool:
     ("program", "status", "stdout", "exit_code"),
     [
         ("print(input()[::-1])", Status.OK, "cba\n", 0),
-        ("print(1)\nexit()", Status.OK, "1\n", 0),
         ("import atexit\natexit.register(print, 2)\nprint(1)", Status.OK, "1\n2\n", 0),
-        ("print(1); raise SystemExit(7)", Status.ERROR, "1\n", 7),
         ("print(1); import sys; sys.exit('no')", Status.ERROR, "1\n", 1),
         ("print(1)\n1 / 0", Status.ERROR, "1\n", 1),
         ("x = = 1", Status.SYNTAX_ERROR, "", 251),
-        ("\0", Status.SYNTAX_ERROR, "", 251),
         ("'\ud800'", Status.SYNTAX_ERROR, "", 251),
         ("while True: pass", Status.TIMED_OUT, "", None),
         ("import time; time.sleep(9)", Status.TIMED_OUT, "", None),
         ("x = bytearray(10**9)", Status.OUT_OF_MEMORY, "", 250),
         ("print('x' * 1000, end='')", Status.OK, "x" * 1000, 0),
         ("print('x' * 1000)", Status.TOO_MUCH_OUTPUT, "x" * 1000, 0),
-        ("while True: print('x')", Status.TOO_MUCH_OUTPUT, "x\n" * 500, None),
         ("import ctypes; ctypes.string_at(0)", Status.KILLED, "", None),
         ("import os; os.write(1, b'a\\xff')", Status.OK, "a\N{REPLACEMENT CHARACTER}", 0),
     ],
-    ids=range(17),
+    ids=range(13),
 )
 def test_the_end_of_a_program_is_told_apart(sandbox, program, status, stdout, exit_code):
     result = execute(sandbox, program, "abc\n")
@@ -100,23 +95,6 @@ def test_calls_are_answered_until_the_program_ends(sandbox):
     assert answers == [Answer({1}), Answer(error="timed out"), Answer(error="timed out")]
 
 
-def test_one_event_loop_after_another_uses_the_same_process(sandbox):
-    execute(sandbox, "1")
-    before = [server.pid for server in servers(sandbox)]
-    execute(sandbox, "1")
-    assert len(before) == 1 and [server.pid for server in servers(sandbox)] == before
-
-
-def test_event_loops_of_several_threads_are_served(sandbox):
-    results: list[Result] = []
-    threads = [threading.Thread(target=lambda: results.append(execute(sandbox, "print(1)"))) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [result.stdout for result in results] == ["1\n"] * 3
-
-
 def test_programs_of_a_closed_event_loop_are_ended(sandbox):
     async def leave() -> None:
         task = asyncio.create_task(sandbox.execute("import time; time.sleep(60)", limits=Limits(cpu_s=50)))
@@ -135,22 +113,6 @@ def test_programs_of_a_closed_event_loop_are_ended(sandbox):
     start = time.monotonic()
     assert [execute(sandbox, "print(1)").stdout for _ in range(4)] == ["1\n"] * 4
     assert time.monotonic() - start < 5
-
-
-def test_a_program_that_hangs_costs_its_limit_and_blocks_no_other(sandbox):
-    async def run() -> tuple[float, list[float]]:
-        async def timed(program: str, limits: Limits) -> float:
-            await sandbox.execute(program, limits=limits)
-            return time.monotonic() - start
-
-        await sandbox.execute("1")
-        start = time.monotonic()
-        hang = asyncio.create_task(timed("import time; time.sleep(60)", Limits(wall_s=0.8)))
-        quick = await asyncio.gather(*(timed("print(1)", Limits()) for _ in range(20)))
-        return await hang, quick
-
-    hang, quick = asyncio.run(run())
-    assert 0.8 <= hang < 3 and max(quick) < hang
 
 
 def test_programs_are_run_again_if_the_fork_server_is_killed(sandbox):
@@ -301,24 +263,6 @@ def test_after_closing_nothing_runs_and_waiting_programs_fail():
     asyncio.run(run())
 
 
-def test_closing_ends_the_programs_of_an_event_loop_that_was_closed():
-    executor, loop = Contained(Execution()), asyncio.new_event_loop()
-
-    async def start() -> asyncio.Task[Result]:
-        await executor.execute("1")
-        task = asyncio.create_task(executor.execute("import time; time.sleep(60)"))
-        await asyncio.sleep(0.05)
-        return task
-
-    left = loop.run_until_complete(start())
-    loop.close()
-    (server,) = servers(executor)
-    family = [server.pid, *(child.pid for child in server.children(recursive=True))]
-    asyncio.run(executor.aclose())
-    assert not left.done() and gone(family)
-    left._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
-
-
 SCRIPT = """
 import asyncio, os, sys
 from verl_mas.execution.executors.contained import Contained
@@ -382,10 +326,8 @@ def test_packages_are_imported_if_they_are_allowed():
     [
         ("no_such_package", "pip install no_such_package"),
         ("json", "leave it out"),
-        ("math", "leave it out"),
         ("typing_extensions", "leave it out"),
         ("a.b", "pip install a.b"),
-        ("../x", "pip install"),
     ],
 )
 def test_a_package_that_cannot_be_imported_is_refused(package, fix):
