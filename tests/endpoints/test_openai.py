@@ -57,19 +57,6 @@ def test_a_tool_is_offered_by_its_schema_and_its_result_is_sent_back(serve):
     assert result == {"role": "tool", "tool_call_id": "c1", "content": "red pressed"}
 
 
-def test_parallel_calls_get_their_results_in_order_under_their_ids(serve):
-    slow_first = called('{"button": "slow"}', id="a"), called('{"button": "fast"}', id="b")
-
-    async def press(button: str) -> str:
-        """Press a button."""
-        await asyncio.sleep(0.1 * (button == "slow"))
-        return button
-
-    endpoint = serve(calls_then_repeats(*slow_first))
-    assert results(endpoint, press)[0] == ["slow", "fast"]
-    assert [message.get("tool_call_id") for message in endpoint.bodies[1]["messages"][2:]] == ["a", "b"]
-
-
 @pytest.mark.parametrize(
     ("call", "says", "sent"),
     [
@@ -201,9 +188,3 @@ def test_a_response_without_end_is_a_fault(serve, monkeypatch, call):
     endpoint = serve(lambda body: {"content": "x" * 20_000})
     with pytest.raises(SessionFault, match="more than 10,000 bytes"):
         verl_mas.run("single", "q", verl_mas.OpenAIClient(endpoint.url, "m"), faults=FaultSpec(retries=0))
-
-
-@pytest.mark.parametrize("events", [(), ({"error": "overloaded"},), ({"choices": ["x"]},), ("x",)])
-def test_events_that_are_not_of_a_completion_are_refused(events):
-    with pytest.raises((ValueError, LookupError, TypeError, AttributeError)):
-        streamed(*events)

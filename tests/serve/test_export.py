@@ -316,10 +316,8 @@ def test_an_adapter_on_tied_weights_is_not_merged(base, run):
 @pytest.mark.parametrize(
     ("file", "content", "says"),
     [
-        ("a/adapter_model.safetensors", "x" * 20, "SafetensorError"),
         ("a/adapter_config.json", "{}", "it has no r, peft_type"),
         ("main/fsdp_config.json", "[]", "it holds no JSON object"),
-        ("lora/lora_train_meta.json", '{"r": 4', "JSONDecodeError"),
         ("past/00000.safetensors", "x" * 20, "SafetensorError"),
     ],
 )
@@ -330,8 +328,6 @@ def test_a_damaged_file_is_named(base, run, file, content, says):
             save_adapter(adapted(base, 0), run.folder / "a")
         case "main":
             save_whole(base, run.folder / "main", 0.25)
-        case "lora":
-            save_lora(adapted(base, 0), base, run.folder / "lora")
         case "past":
             weight_folder.write(run.folder / "past", loaded(base).state_dict().items(), 2, 10**9)
     (run.folder / file).write_text(content)

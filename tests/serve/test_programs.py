@@ -10,7 +10,6 @@ import pytest
 import urllib_team
 import yaml
 
-from verl_mas.errors import ConfigError
 from verl_mas.serve.runtime import Runtime
 from verl_mas.workflow import Task
 from verl_mas.workflow.team_file import FORMAT, TEAM_FILE
@@ -45,16 +44,3 @@ def test_an_exported_program_acts(export):
     acts = [(reply.agent, reply.text) for reply in session.replies]
     assert acts == [("writer", "1 messages"), ("writer", "3 messages"), ("copier", "1 messages")]
     assert session.answer == "1 messages"
-
-
-def test_the_program_of_somebody_else_is_not_run_unasked(export):
-    with pytest.raises(ConfigError, match=r"(?s)workflow\.args\.function: .*--trust-remote-code"):
-        Runtime(export)
-
-
-def test_a_program_that_is_gone_is_refused(export):
-    team = yaml.safe_load((export / TEAM_FILE).read_text())
-    team["workflow"]["args"]["function"] = "/gone/team.py:pair"
-    (export / TEAM_FILE).write_text(yaml.safe_dump(team))
-    with pytest.raises(ConfigError, match="every node of the run has the file"):
-        Runtime(export, trust=True)

@@ -1,6 +1,5 @@
 """An exported team in Python, behind a server and in an evaluation. Its two policies are adapters on one base."""
 
-import ast
 import asyncio
 import json
 import shutil
@@ -133,6 +132,9 @@ HOSTILE = {
     "workflow.args.execution.executor: os:system": {
         "workflow": {"name": "single", "args": {"execution": {"executor": "os:system"}}}
     },
+    "workflow.args.function: team.py:pair": {
+        "workflow": {"name": "program", "args": {"agents": ["solver"], "function": "team.py:pair"}}
+    },
     "policies.main.remote.api_key_env: SECRET": {
         "policies": {"main": {"remote": {"base_url": "http://evil/v1", "model": "m", "api_key_env": "SECRET"}}}
     },
@@ -152,25 +154,6 @@ def test_what_a_team_of_others_would_run_or_send_is_refused_until_it_is_trusted(
     (tmp_path / "team.yaml").write_text(yaml.safe_dump({**team, "plugins": ["verl_mas.workflows.single"]}))
     with pytest.raises(ConfigError, match="main is not there"):
         verl_mas.load(tmp_path)
-
-
-def test_the_last_cell_of_the_notebook_plays_a_team_whose_workflow_is_a_file(folder, tmp_path, monkeypatch):
-    """Of a stand-in for its export; the notebook itself is executed every night."""
-    cells = json.loads((Path(__file__).parents[2] / "docs/first_team.ipynb").read_text())["cells"]
-    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    (workflow,) = (text.partition("\n")[2] for text in sources if text.startswith("%%writefile treasure.py"))
-    (tmp_path / "treasure.py").write_text(workflow)
-    shutil.copytree(folder, tmp_path / "treasure_team")
-    file = tmp_path / "treasure_team/team.yaml"
-    team = yaml.safe_load(file.read_text())
-    team |= {"workflow": {"name": "Treasure", "path": str(tmp_path / "treasure.py")}}
-    team["agents"] = {"scout": {"policy": "a"}, "navigator": {"policy": "b"}}
-    file.write_text(yaml.safe_dump(team))
-    monkeypatch.chdir(tmp_path)
-    names = {"Task": verl_mas.Task, "fields": ["c5"]}
-    cell = "\n".join(line for line in sources[-1].splitlines() if not line.startswith("!"))
-    asyncio.run(eval(compile(cell, "cell", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names))
-    assert [reply.agent for reply in names["session"].replies] == ["scout", "navigator"]
 
 
 def test_an_endpoint_that_is_down_or_serves_something_else_is_refused(folder, serve):
@@ -310,11 +293,9 @@ SITE, TEXT = "http://evil.example", {"Content-Type": "text/plain"}
     [
         (TEXT, 415),
         ({"Origin": SITE}, 403),
-        ({"Origin": "null"}, 403),
         ({"Host": "evil.example", "Origin": SITE}, 403),
         ({"Host": "localhost:80", "Origin": "http://localhost:80"}, 400),
         ({"Host": "[::1]"}, 400),
-        ({"Host": "["}, 403),
         ({"Origin": "http://["}, 403),
     ],
 )

@@ -99,20 +99,3 @@ def test_a_policy_at_vllm_is_streamed_as_it_is_sampled(proxy):
     pieces = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
     assert "".join(pieces) == whole["choices"][0]["message"]["content"] and len(pieces) > 2
     assert end["usage"] == whole["usage"]
-
-
-def asked(*arguments: object) -> str:
-    command = [BIN / "verl-mas", *map(str, arguments)]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_a_team_at_vllm_is_evaluated(folder, endpoints, tmp_path):
-    row = {"prompt": ASK["messages"], "data_source": "sums", "reward_model": {"ground_truth": "4"}}
-    data = tmp_path / "test.jsonl"
-    data.write_text(f"{json.dumps(row)}\n" * 3)
-    out = asked("eval", folder, "--data", data, "--n", 2, "--out", tmp_path / "out.jsonl", "--json", *endpoints)
-    (team,) = json.loads(out)["teams"]
-    assert (team["tasks"], team["sessions"], team["failed"]) == (3, 6, 0)
-    assert team["sources"]["sums"]["pass@2"] == 0.0 and team["agents"]["solver"]["acts_per_session"] == 2

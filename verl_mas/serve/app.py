@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from verl_mas.errors import EngineLost, failures
+from verl_mas.errors import EngineLost, InvalidInput, SessionFault, failures
 from verl_mas.gateway.dialect import ApiError
 from verl_mas.gateway.server import read_body
 from verl_mas.serve.replies import Answers, ReplyWriter, refusal
@@ -175,14 +175,11 @@ class TeamServer:
             task = Task(asked.messages, ground_truth=extension.ground_truth, extra_info=extension.extra_info)
             ended = await self.runtime.session(task, listener=listener, sampling=asked.sampling)
             return Answers.of_session(ended, asked)
-        except Exception as error:
+        except (EngineLost, InvalidInput, SessionFault) as error:
             if isinstance(error, EngineLost) and not self._lost:
                 self._lost = True
                 logger.error("%s", error)
-            problem = refusal(error, self.runtime)
-            if problem is None:
-                raise
-            raise problem from error
+            raise refusal(error, self.runtime) from error
 
     async def _alone(self, asked: ChatRequest, policy: str, listener: Listener | None) -> list[client.Generation]:
         """Generate replies of one policy to the unchanged messages of a request."""

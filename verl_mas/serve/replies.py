@@ -102,16 +102,12 @@ class ReplyWriter(ChatWriter):
         return event(problem.body)
 
 
-def refusal(error: Exception, runtime: Runtime) -> ApiError | None:
-    """The HTTP error for what a session raises; None for a mistake of ours."""
-    if isinstance(error, ApiError):
-        return error
+def refusal(error: EngineLost | InvalidInput | SessionFault, runtime: Runtime) -> ApiError:
+    """The HTTP error for a failed session."""
     if isinstance(error, EngineLost):
         return ApiError(503, "an engine is lost; the log of the server says why", code="engine_lost")
     if isinstance(error, InvalidInput):
         return ApiError(400, str(error))
-    if not isinstance(error, SessionFault):
-        return None
     member = runtime.members.get(error.agent or "")
     at = runtime.clients.get(member.spec.policy) if member else None
     message, remote = str(error), isinstance(at, OpenAIClient)
