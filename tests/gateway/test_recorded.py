@@ -27,17 +27,6 @@ def test_the_readme_has_the_acts_and_rows_of_the_recordings():
     assert [line for line in table() if line not in ROWS] == []
 
 
-def test_a_transcript_that_comes_back_is_one_row_and_the_critics_prompts_are_one_each():
-    rows = placed(recorded("langgraph_team:team"))
-    assert [(each.agent, each.why) for each in rows] == [
-        ("solver", "new"),
-        *[("solver", "continued")] * 1,
-        ("critic", "new"),
-        *[("solver", "continued")] * 2,
-        ("critic", "new"),
-    ]
-
-
 def test_tools_are_a_part_of_the_prompt():
     assert [each.why for each in placed(recorded("openai_client:team"))] == ["new", "continued", "new"]
 

@@ -67,8 +67,8 @@ def read_corpus(path: str | Path) -> Iterator[Passage]:
     for number, row in enumerate(read_rows(Path(path))):
         passage = Passage.from_row(row, number, str(path))
         if passage.id in known:
-            rule = "the passages that a search finds are told apart by their ids"
-            raise DataError(f"{path}, row {number}: the id {passage.id!r} again", rule=rule, fix="number them anew")
+            rule = "a search identifies passages by their ids"
+            raise DataError(f"{path}, row {number}: the id {passage.id!r} again", rule=rule, fix="number them again")
         if number < MANY:  # a set of all ids of a large corpus would take gigabytes
             known.add(passage.id)
         yield passage
