@@ -1,4 +1,4 @@
-"""The ground truth of a code task, which says what a program must do, as one JSON text in the dataset."""
+"""The ground truth of a code task. It defines what a program must do, and is one JSON text in the dataset."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Problem:
         return "stdio" if isinstance(self.tests[0], Stdio) else "call"
 
     def limits(self, limits: Limits) -> Limits:
-        """The limits of a team, with the time limit of this problem if it has one."""
+        """Return the limits of a team, with the time limit of this problem if it has one."""
         return limits if self.time_limit_s is None else replace(limits, cpu_s=self.time_limit_s)
 
     def text(self) -> str:
@@ -72,7 +72,7 @@ class Problem:
 
     @classmethod
     def read(cls, ground_truth: object) -> Problem:
-        """The problem of a dataset row, from `task.ground_truth`."""
+        """Read the problem of a dataset row from `task.ground_truth`."""
         if not isinstance(ground_truth, str):
             raise _refused(f"the ground truth {ground_truth!r:.200} of a code task", _RULE)
         return _read(ground_truth)

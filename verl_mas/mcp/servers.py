@@ -312,7 +312,7 @@ def _text(result: mcp_types.CallToolResult) -> str:
 
 
 def _part(content: object) -> str:
-    """The text of a part of a result; a part that is not text is named."""
+    """Return the text of a part of a result, or the kind of a part that is not text."""
     text = getattr(content, "text", None) or getattr(getattr(content, "resource", None), "text", None)
     if isinstance(text, str):
         return text

@@ -24,7 +24,7 @@ class Passage:
 
     @property
     def contents(self) -> str:
-        """Title and text as one string, as in the corpus files of Search-R1."""
+        """The title and the text as one string, as in the corpus files of Search-R1."""
         return f'"{self.title}"\n{self.text}' if self.title else self.text
 
     @classmethod
@@ -62,7 +62,7 @@ class Passage:
 
 
 def read_corpus(path: str | Path) -> Iterator[Passage]:
-    """The passages of a `.jsonl`, `.jsonl.gz` or `.parquet` file."""
+    """Yield the passages of a `.jsonl`, `.jsonl.gz` or `.parquet` file."""
     known = set[str]()
     for number, row in enumerate(read_rows(Path(path))):
         passage = Passage.from_row(row, number, str(path))

@@ -113,7 +113,7 @@ class Export:
             yield f"{team}"
 
     def _chosen(self, only: str | None) -> Mapping[str, TeamPolicy]:
-        """The policies with their own weights."""
+        """Return the policies with their own weights."""
 
         def refreshed(snapshot: str) -> bool:
             return model.read_record(self.checkpoint.folder / snapshot / weight_folder.RECORD, "step")["step"] != 0

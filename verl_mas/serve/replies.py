@@ -61,7 +61,8 @@ class Answers:
 
 
 def answer_of(session: Session) -> CompletionChoice:
-    """The answer of a session. A workflow may end without an answer, as games do; then the last reply is the answer."""
+    """Return the answer of a session. Some workflows, such as games, end without an answer; then the last committed
+    reply is the answer."""
     answer = session.outcome.answer if session.outcome else None
     last = next((reply for reply in reversed(session.replies) if reply.committed), None)
     reply = answer if isinstance(answer, Reply) else last if answer is None else None
@@ -103,7 +104,7 @@ class ReplyWriter(ChatWriter):
 
 
 def refusal(error: EngineLost | InvalidInput | SessionFault, runtime: Runtime) -> ApiError:
-    """The HTTP error for a failed session."""
+    """Return the HTTP error for a failed session."""
     if isinstance(error, EngineLost):
         return ApiError(503, "an engine is lost; the log of the server says why", code="engine_lost")
     if isinstance(error, InvalidInput):
