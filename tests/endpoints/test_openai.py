@@ -25,7 +25,7 @@ def called(arguments='{"button": "red"}', name="press", **call):
 
 
 def calls_then_repeats(*calls, **message):
-    """An endpoint's answers: these calls, and then the results that it got."""
+    """An endpoint that answers first with these calls, and then with the results that it got."""
 
     def answer(body):
         results = [message["content"] for message in body["messages"] if message["role"] == "tool"]
@@ -52,7 +52,7 @@ def test_a_tool_is_offered_by_its_schema_and_its_result_is_sent_back(serve):
     first, second = endpoint.bodies
     assert first["tools"][0]["function"]["name"] == "press" and second["tools"] == first["tools"]
     _, assistant, result = second["messages"]
-    # As the endpoint sent it, without its nulls.
+    # The message is as the endpoint sent it, without the nulls.
     assert assistant == {"role": "assistant", "content": None, "tool_calls": [called()], "reasoning": "red is nice"}
     assert result == {"role": "tool", "tool_call_id": "c1", "content": "red pressed"}
 
@@ -97,7 +97,7 @@ def test_calls_and_texts_that_cannot_be_read_are_a_fault_of_the_endpoint(serve, 
     [
         (None, ""),
         ([{"type": "text", "text": "4"}, {"type": "text", "text": "2"}], "42"),
-        # No file and no request could hold a lone surrogate.
+        # A lone surrogate could be in no file and in no request.
         ("a \ud800", "a \\ud800"),
     ],
 )
@@ -139,7 +139,7 @@ def test_messages_of_a_chat_template_become_those_of_an_endpoint():
 
 
 def streamed(*events: object) -> tuple[dict, list[str]]:
-    """The completion, and the texts that were reported."""
+    """Return the completion and the reported texts."""
 
     text = ": a comment\r\n" + "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]"
 

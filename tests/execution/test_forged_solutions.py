@@ -14,7 +14,7 @@ from verl_mas.execution.executor import Execution
 from verl_mas.execution.limits import Call, Limits
 from verl_mas.execution.unit_tests import Returns, Stdio, Verdict, run_tests
 
-# For the endless ones.
+# Limits for programs that do not end.
 BRIEF = Limits(cpu_s=1, wall_s=2, memory_mb=128)
 
 
@@ -26,10 +26,10 @@ def execution(request) -> Iterator[Execution]:
 
 
 def hidden_tests() -> list[Stdio | Returns]:
-    """What is expected is random: a program can pass a test only if it is given the answers."""
+    """Tests with random answers. A program can pass one only if it knows the answer."""
     word, number = secrets.token_hex(8), secrets.randbits(60)
     values = [word, number, float(number), [number], {"a": number}, {number}, word.encode(), 1, (True, number)]
-    # From 2 on, so that no program passes by returning a place in the wrong order.
+    # Arguments start at 2, so that a program cannot pass by returning its argument for another one.
     return [Stdio("1 2", word), *(Returns(Call("solve", [place]), value) for place, value in enumerate(values, 2))]
 
 

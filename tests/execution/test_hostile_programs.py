@@ -1,4 +1,4 @@
-"""The shipped sandbox and the programs of tests/support/hostile_programs."""
+"""The shipped sandbox runs the programs of tests/support/hostile_programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from verl_mas.execution.limits import Limits, Result, Status
 
 ROOT = Path(__file__).parents[2]
 OTHER_USER = 65534
-# An interpreter of the system finds our dependencies, too.
+# The system's interpreter must find our dependencies as well.
 ENVIRONMENT = {"PYTHONPATH": f"{ROOT}:{ROOT}/tests/support:{sysconfig.get_path('purelib')}", "PATH": "/usr/bin:/bin"}
 
 
@@ -34,8 +34,8 @@ def surroundings() -> Iterator[Surroundings]:
 
 @pytest.fixture(scope="module")
 def processes(surroundings: Surroundings) -> Callable[[], set[int]]:
-    """What the executor has started: not the victim, nor what other tests of this process left, such as a Ray cluster,
-    which starts processes all the time."""
+    """Return the processes that the executor has started, without the victim and without processes of other tests, such
+    as a Ray cluster, which starts processes all the time."""
     before = set(psutil.Process().children())
 
     def started() -> set[int]:
@@ -47,14 +47,14 @@ def processes(surroundings: Surroundings) -> Callable[[], set[int]]:
 
 @pytest.fixture(scope="module")
 def executor(processes: Callable[[], set[int]]) -> Iterator[Executor]:
-    # Not the one of `Execution.open`, which other tests of this process may have started already.
+    # Do not use the executor of `Execution.open`, because other tests of this process may have started it.
     contained = Contained(Execution())
     yield contained
     asyncio.run(contained.aclose())
 
 
 def run(executor: Executor, *programs: tuple[str, str], limits: Limits | None = None) -> list[Result]:
-    """All at the same time."""
+    """Run the programs at the same time."""
 
     async def together() -> list[Result]:
         return await asyncio.gather(*(executor.execute(*program, limits or Limits()) for program in programs))
@@ -125,12 +125,12 @@ def test_no_memory_that_can_be_written_is_shared_between_programs(executor, proc
     lines = asyncio.run(mappings())
     shared = [line for line in lines if line.split()[1].endswith("s")]
     assert len(lines) > 100
-    # The C library maps a file of the system, which it opened for reading.
+    # The C library maps a file of the system that it has opened for reading.
     assert [line for line in shared if " r--s " not in line or "memfd" in line or "deleted" in line] == []
 
 
 def test_modules_that_a_program_changed_are_whole_for_the_next(executor):
-    # Each module that the child imports is code from memory that all children share.
+    # The code of each imported module comes from memory that all children share.
     use = "import difflib, fractions, graphlib, shlex\nprint(fractions.Fraction(1, 2), shlex.split('a b'))"
     first = run(executor, (use, ""))
     for case in KINDS["others"]:
@@ -141,7 +141,7 @@ def test_modules_that_a_program_changed_are_whole_for_the_next(executor):
 
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
 def test_the_filter_alone_contains_the_set_for_a_user_without_privileges(every):
-    # All programs at the same time, as in a container that refuses namespaces and landlock.
+    # Run all programs at the same time, as in a container that refuses namespaces and landlock.
     other: dict[str, Any] = {"user": OTHER_USER, "group": OTHER_USER, "extra_groups": []} if os.getuid() == 0 else {}
     python = interpreter_for_everybody() if other else sys.executable
     if python is None:
@@ -152,7 +152,7 @@ def test_the_filter_alone_contains_the_set_for_a_user_without_privileges(every):
 
 
 def interpreter_for_everybody() -> str | None:
-    """The first interpreter that the other user may start, and that finds our package."""
+    """Return the first interpreter that the other user may start and that finds our package."""
     for python in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
         try:
             tried = subprocess.run(

@@ -1,4 +1,4 @@
-"""The client of a sandbox service: what the program did is a result, what the service did is raised."""
+"""The client of a sandbox service. A failure of the program is a result; a failure of the service is raised."""
 
 from __future__ import annotations
 
@@ -214,8 +214,6 @@ def test_a_service_without_a_package_is_refused(real):
 def test_an_address_is_needed(url):
     with pytest.raises(ConfigError, match=r"execution\.url="):
         Execution("sandbox_fusion", url=url).open()
-
-
 
 
 def test_a_program_may_run_for_longer_than_an_http_client_waits_by_default():

@@ -1,4 +1,4 @@
-"""The comparison of outputs and values, asserts read as calls, and verdicts from what an executor answers."""
+"""Comparison of outputs and values, parsing of asserts, and verdicts from the answers of an executor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMITS = Limits()
 
 @dataclass
 class Scripted:
-    """An executor with a result per input and an answer per function, which remembers what it was given."""
+    """An executor with a result per input and an answer per function. It remembers its inputs and calls."""
 
     results: dict[str, Result] = field(default_factory=dict)
     answers: dict[str, Answer] = field(default_factory=dict)

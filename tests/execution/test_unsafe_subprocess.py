@@ -1,4 +1,4 @@
-"""Programs as plain subprocesses: limits, the warning, and that nothing is left behind."""
+"""Programs as plain subprocesses: their limits, the warning, and the end of their processes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Clients that once got a wrong prompt, a lost call or an error, each with the client itself.
-
-Needs the environments of `make frameworks`.
-"""
+"""Regressions of real clients, which once got a wrong prompt, lost a call or raised an error. Needs the environments of
+`make frameworks`."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ TASK = Task([{"role": "user", "content": "2 + 3 = ?"}], ground_truth="5")
 
 
 def program(name: str, *, models: dict[str, str] | None = None, **args: object) -> ReferredProgram:
-    """A function of a file, `newest:images`, or a file that is a command."""
+    """Make a program of a function in a file, such as `newest:tool_runner`, or of a file that is a command."""
     file, _, function = name.partition(":")
     kinds = {"openai_2": "openai-2", "llama_index_model.py": "openai-2", "openai_0.py": "openai-0"}
     runs = node() if file.endswith(".mjs") else str(ENVIRONMENTS[kinds.get(file, "")] / "bin" / "python")

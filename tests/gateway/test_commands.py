@@ -1,4 +1,4 @@
-"""Python programs that are forked from a process that has imported what they import."""
+"""Python programs that are forked from a process that has imported their packages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def answer(value):
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """Writes a program, modules beside it, and installed modules."""
+    """Write a program, modules next to it, and installed modules."""
     installed = tmp_path / "lib" / "site-packages"
     installed.mkdir(parents=True)
     monkeypatch.setenv("PYTHONPATH", str(installed))
@@ -162,7 +162,7 @@ def test_a_program_has_no_more_descriptors_and_rights_than_an_interpreter_of_its
     rights = "open('/proc/self/status').read().partition('CapEff:')[2].split()[0]"
     text = f"answer([os.listdir('/proc/self/fd'), {rights}])"
     (forked,), (own,) = played(program(text)), played(program(text, import_once=False))
-    assert forked == own and len(own[0]) == 5  # the listed folder, too
+    assert forked == own and len(own[0]) == 5  # includes the folder that is being listed
 
 
 def test_an_outcome_may_come_in_two_writes(program):

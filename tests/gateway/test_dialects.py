@@ -1,4 +1,4 @@
-"""What each protocol reads and writes."""
+"""Parsing and formatting of each protocol."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def served(text: str = "4", *called: ToolCall, stopped_by: str | None = None, **
 
 
 def bodies(dialect: str, reply: Served) -> list[dict]:
-    """The reply as one body, and as the data of its stream."""
+    """Format the reply as one body, and as the data of its stream."""
     how = DIALECTS[dialect]
     asked = read(dialect, **{"input" if dialect == "responses" else "messages": [{"role": "user", "content": "q"}]})
     events = "".join(how.events(asked, reply)).split("\n\n")
@@ -38,7 +38,7 @@ def bodies(dialect: str, reply: Served) -> list[dict]:
 
 
 def as_sent_back(dialect: str, reply: Served) -> list[dict]:
-    """The messages of a request that repeats the reply."""
+    """Parse the messages of a request that sends the reply back."""
     whole = bodies(dialect, reply)[0]
     if dialect == "chat":
         return read("chat", messages=[whole["choices"][0]["message"]]).messages

@@ -1,4 +1,4 @@
-"""Programs as workflows: where they run, what they return, and how they end."""
+"""Programs as workflows: their processes, their outcomes, and their ends."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_program_is_a_session_of_its_agents(program):
 
 
 def shell(*parts: str, **more: object) -> ReferredProgram:
-    """A shell that asks its agent once, and writes its outcome where a part begins with `outcome`."""
+    """Make a shell program that asks its agent once. The output of a part that begins with `outcome` is its outcome."""
     ask = f"{sys.executable} -c 'import sys; sys.path.insert(0, sys.argv[1])\nfrom urllib_team import *\nsay()' {HERE}"
     texts = [f"{{ {part[7:]} }} >&3" if part.startswith("outcome") else part for part in parts]
     text = "\n".join([f"{ask} &&", *texts, "true"])
@@ -80,13 +80,13 @@ def shell(*parts: str, **more: object) -> ReferredProgram:
 
 
 def python(*parts: str, **more: object) -> ReferredProgram:
-    """The same by a Python program, which runs each part in a shell."""
+    """Make the same program in Python. It runs each part in a shell."""
     return ReferredProgram(agents=AGENTS, command=[sys.executable, f"{HERE}/shell_team.py", *parts], **more)
 
 
 KINDS = {"command": shell, "forked": python, "interpreter": partial(python, import_once=False)}
 TRUE_OUTCOME = """outcome echo '{"reward": 0.25}';"""
-# As code does that a model wrote, and that the program runs.
+# Code that a model could write, and that the program runs.
 FORGERIES = {
     "inherited": """bash -c 'echo "{\\"reward\\": 1}" >&3'\n""",
     "found": f"""{sys.executable} -c '
@@ -246,7 +246,7 @@ def test_connections_that_a_program_leaves_open_end_with_its_session():
     before = psutil.Process().num_fds()
     for _ in range(3):
         assert played(referred("leaks")).answer == "c"
-    assert psutil.Process().num_fds() <= before + 5  # the host's
+    assert psutil.Process().num_fds() <= before + 5  # descriptors of the host
 
 
 def test_the_key_of_a_session_is_in_no_fault():

@@ -1,4 +1,4 @@
-"""What other frameworks send, as recorded: which requests continue a row, without the frameworks."""
+"""Recorded requests of other frameworks: which of them continue a row. Does not need the frameworks."""
 
 from __future__ import annotations
 

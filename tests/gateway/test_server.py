@@ -1,4 +1,4 @@
-"""The endpoint, asked as clients ask it."""
+"""The endpoint, with requests as clients send them."""
 
 from __future__ import annotations
 

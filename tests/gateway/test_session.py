@@ -1,4 +1,4 @@
-"""Requests as acts: which row they are of, requests that come twice, clients that go, and faults."""
+"""Requests as acts: their rows, repeated requests, clients that disconnect, and faults."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def test_a_request_that_is_sent_again_joins_its_act_or_gets_the_same_reply
 
 
 async def left(team: Opened, *messages: object, seconds: float = 0.0) -> None:
-    """A client that goes before it has its reply."""
+    """Send a request, and disconnect before the reply."""
     asked = asks(*messages)
     with team.gateway.exchange(asked, repr(asked).encode()):
         await asyncio.sleep(seconds)

@@ -1,4 +1,5 @@
-"""Which act a request continues. `test_histories` compares the tree of acts with a search through all of them."""
+"""Reasons why a request continues or begins a row. `test_histories` compares the tree of acts with a search through all
+acts."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def reply_of(row: int = 0, text: str = "r", **generation: object) -> Reply:
 
 @dataclass
 class Asked:
-    """Requests of one agent, with acts as a session would make them."""
+    """Requests of one agent, which become acts as in a session."""
 
     tips: Tips = field(default_factory=Tips)
     rows: int = 0

@@ -142,7 +142,7 @@ numbers = st.decimals(min_value=-(10**9), max_value=10**9, places=3).map(str) | 
 )
 
 
-# A busy machine is not a failure.
+# A busy machine must not fail the test.
 @settings(deadline=None)
 @given(numbers, numbers)
 def test_the_comparison_of_plain_numbers_agrees_with_sympy(truth, answer):

@@ -14,7 +14,7 @@ URL = "http://retriever.test/retrieve"
 
 
 class Server(httpx.AsyncBaseTransport):
-    """Answers each query with the query; `plan` has the statuses or exceptions of the next requests."""
+    """A server that answers each query with the query. `plan` has the statuses or exceptions of the next requests."""
 
     def __init__(self, *plan: int | Exception, delay: float = 0.0):
         self.plan, self.delay = list(plan), delay

@@ -34,7 +34,7 @@ def client(index):
 
 
 def test_a_search_r1_request_gets_a_search_r1_response(client):
-    """What Search-R1's generation.py sends, and how it reads the answer."""
+    """Send the request of Search-R1's generation.py, and read the answer as it does."""
     payload = {"queries": ["fact 3", "fact 4"], "topk": 3, "return_scores": True}
     result = client.post("/retrieve", json=payload).json()["result"]
     assert [len(hits) for hits in result] == [3, 3]

@@ -1,4 +1,4 @@
-"""A trained team of which one policy sees, in an evaluation and behind a server."""
+"""A trained team with one vision policy, in an evaluation and behind a server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def png(colour):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """As `verl-mas export` writes it."""
+    """A folder as `verl-mas export` writes it."""
     out = tmp_path_factory.mktemp("team")
     models = {"main": tiny_vision_model(out / "main", initial=0.6), "words": tiny_model(out / "words", hidden=32)}
     lengths = {"dtype": "float32", "prompt_length": 128, "response_length": 12}
@@ -45,7 +45,7 @@ def folder(tmp_path_factory):
 
 
 def asked(folder, *bodies):
-    """The replies of a server, all at the same time."""
+    """Send the requests at the same time, and return the replies."""
 
     async def ask():
         runtime = Runtime(folder, EngineSettings(threads=1), trust=True)

@@ -1,4 +1,4 @@
-"""A program is served and evaluated as every team: from its export, by the processes that ran it in training."""
+"""A program is served from its export like every team, by the processes that ran it in training."""
 
 from __future__ import annotations
 

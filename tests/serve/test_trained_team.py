@@ -58,12 +58,12 @@ def test_a_team_answers_a_question_without_a_ground_truth_and_its_text_is_report
 
 
 def test_two_adapters_served_from_one_base_answer_as_each_alone(folder, team):
-    """In one batch, and each in an engine of its own."""
+    """Compare their replies in one batch with those in an engine of their own."""
     servers = {client.client.server for client in team.runtime.clients.values()}
     assert len(servers) == 1 and len(next(iter(servers)).batcher.adapters.names) == 2
 
     def answers(*models):
-        """Asked at the same time, so that rows of different adapters meet."""
+        """Ask at the same time, so that rows of different adapters are in one batch."""
         bodies = [{"model": f"team/{model}", "temperature": 0, "max_tokens": 12, **ASK} for model in models]
         found = replies(Runtime(folder, EngineSettings(threads=1)), *bodies)
         return [reply.json()["choices"][0]["message"]["content"] for reply in found]
@@ -187,7 +187,7 @@ LOOP = asyncio.new_event_loop()
 
 
 def replies(runtime, *bodies, **settings):
-    """All at the same time, in the one loop of the runtime."""
+    """Send the requests at the same time, in the event loop of the runtime."""
 
     async def all_of_them():
         server = TeamServer(runtime, name="team", **settings)
@@ -228,7 +228,7 @@ def test_a_stream_has_the_answer_then_the_reason_then_the_usage(runtime):
 
 
 def test_the_words_of_a_policy_alone_are_streamed_as_they_come(runtime, monkeypatch):
-    """Its agent has another name than the policy."""
+    """The agent and its policy have different names."""
 
     class Spoken:
         async def generate(self, request, n=1):
@@ -308,7 +308,7 @@ def test_a_page_of_another_site_cannot_ask(runtime, headers, status):
 
 @pytest.mark.parametrize(("waits", "status"), [(60, 408), (0, 499)])
 def test_a_body_that_does_not_end_is_given_up(runtime, monkeypatch, waits, status):
-    """It comes too late, or its client is gone."""
+    """The body is too late, or the client is gone."""
     monkeypatch.setattr("verl_mas.gateway.server.BODY_S", 0.1)
     sent = []
 
@@ -358,7 +358,7 @@ def test_an_evaluation_continues_where_it_stopped_and_compares_two_teams(folder,
     assert first["tasks"] == 3 and first["sessions"] == 6 and first["failed"] == 0
     assert first["sources"]["sums"]["pass@2"] == 0.0 and first["agents"]["solver"]["acts_per_session"] == 2
     whole = out.read_text().splitlines()
-    # The last line is cut, as by a kill: its session is run again, and is the same.
+    # Cut the last line, as a kill would. Its session is run again, and is the same.
     out.write_text("\n".join([*whole[:-1], whole[-1][:40]]))
     other = shutil.copytree(folder, tmp_path / "other")
     again = json.loads(output_of(capsys, *command, "--compare", other))

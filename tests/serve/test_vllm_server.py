@@ -31,7 +31,7 @@ ASK = {"messages": [{"role": "user", "content": "What is 2 + 2?"}], "temperature
 
 @contextmanager
 def running(command: list[object], log: Path, ready: str) -> Iterator[str]:
-    """A server, and the line of its log with `ready`."""
+    """Run a server, and yield the line of its log with `ready`."""
     with log.open("w") as out:
         process = subprocess.Popen(list(map(str, command)), env=ENVIRONMENT, stdout=out, stderr=subprocess.STDOUT)
     try:
@@ -51,7 +51,7 @@ def running(command: list[object], log: Path, ready: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """vLLM's CPU attention takes heads of 64."""
+    """Export a team with heads of 64, which vLLM's CPU attention needs."""
     return exported_pair(tmp_path_factory.mktemp("exported"), hidden=128, score="em")
 
 
@@ -74,7 +74,7 @@ def proxy(folder, endpoints) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def expected(folder) -> list[str]:
-    """The words of every act, from the engine of this process."""
+    """The texts of all acts, from the engine of this process."""
     with verl_mas.load(folder, engine={"threads": 1}, sampling={"temperature": 0.0}) as team:
         words = [reply.text for reply in team.run(ASK["messages"][0]["content"]).replies]
     assert len(words) == 3 and all(words) and words[0] != words[1], "the adapters must differ, or the test says nothing"

@@ -23,7 +23,7 @@ SHORT = Limits(cpu_s=0.3, wall_s=0.8, memory_mb=64, output_bytes=1000)
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Contained]:
-    """One for all tests: each of them is another event loop."""
+    """One sandbox for all tests. Each test uses it in another event loop."""
     executor = Contained(Execution(slots=2))
     yield executor
     asyncio.run(executor.aclose())
@@ -148,7 +148,7 @@ def test_a_sandbox_that_dies_again_and_again_is_an_error_and_no_verdict(sandbox)
 
 
 async def silence(sandbox: Contained, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its fork server does not answer any more."""
+    """Stop the fork server of the sandbox, so that it does not answer."""
     monkeypatch.setattr("verl_mas.execution.executors.contained._SILENCE_S", 0.2)
     await sandbox.execute("1")
     (server,) = servers(sandbox)
@@ -237,7 +237,7 @@ for folder, path in ((-100, b"/"), (0, b"/"), (0, b"")):
 
 
 def test_a_path_is_never_looked_up(sandbox):
-    # EBADF, since -100 is not a descriptor; then the size of stdin, whatever the path is
+    # First EBADF, because -100 is not a descriptor; then the size of stdin, whatever the path is
     assert execute(sandbox, STAT, "abc").stdout.splitlines() == ["-1 9 0", "0 0 3", "0 0 3"]
 
 

@@ -14,7 +14,8 @@ from verl_mas.execution.executor import Execution
 from verl_mas.execution.executors.contained import Contained
 from verl_mas.execution.limits import Result, Status
 
-# Not tried without a sandbox: it would trace the tests, kernels may have no x32, and it would not end.
+# These probes are not run without a sandbox: the first would trace the tests, a kernel may lack x32, and the last would
+# not end.
 UNTRIED = ("trace a process", "call the kernel by the numbers of x32", "compute longer than allowed")
 
 

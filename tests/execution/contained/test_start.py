@@ -1,4 +1,4 @@
-"""What a fork server takes from the process that starts it."""
+"""The environment and signals that a fork server inherits from its caller."""
 
 from __future__ import annotations
 

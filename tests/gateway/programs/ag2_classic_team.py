@@ -1,4 +1,4 @@
-"""A group chat of AG2 Classic, the package `autogen`: in turn."""
+"""A round-robin group chat of AG2 Classic, the package `autogen`."""
 
 from autogen import ConversableAgent, GroupChat, GroupChatManager, LLMConfig, register_function
 

@@ -1,4 +1,4 @@
-"""A solver with a tool and a critic, in turn, over a hub."""
+"""A solver with a tool and a critic take turns over a hub."""
 
 from ag2 import Agent, tool
 from ag2.config import OpenAIConfig

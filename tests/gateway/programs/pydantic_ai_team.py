@@ -1,4 +1,4 @@
-"""Typed output, and an agent that asks another one in a tool."""
+"""Agents with typed output. A tool of one agent asks the other agent."""
 
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput, RunContext, UnexpectedModelBehavior
@@ -24,7 +24,7 @@ async def play(task, gateway, output=Answer):
 
     try:
         answer = (await boss.run(task.question)).output
-    except UnexpectedModelBehavior:  # a reply that does not fit after the retries
+    except UnexpectedModelBehavior:  # the reply does not fit the type after all retries
         return 0.0
     return float(answer.number == int(task.ground_truth))
 

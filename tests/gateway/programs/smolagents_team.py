@@ -1,4 +1,4 @@
-"""A manager that acts by code, of an agent that calls tools."""
+"""A manager that writes code asks an agent that calls tools."""
 
 from smolagents import CodeAgent, OpenAIModel, ToolCallingAgent, tool
 

@@ -1,4 +1,4 @@
-"""Clients of today, each asked for the one thing that once failed. The agent is always `solver`."""
+"""Current clients. Each function does one thing that once failed. The agent is always `solver`."""
 
 import anthropic
 import openai
@@ -30,7 +30,7 @@ def streamed_calls(task, gateway):
 
 
 def called_and_returned_nothing(task, gateway):
-    """smolagents' final answer is a call."""
+    """The final answer of smolagents is a call."""
     model = OpenAIModel(model_id="solver", api_base=gateway.base_url, api_key=gateway.api_key)
     ToolCallingAgent(tools=[], model=model, max_steps=1, verbosity_level=0).run(task.question)
 
@@ -61,7 +61,7 @@ def typed_claude(task, gateway):
 
 
 async def other_names(task, gateway):
-    """AutoGen and the Agents SDK with names of real models, and the agent in the address."""
+    """Use AutoGen and the Agents SDK with names of real models. The agent is in the address."""
     at = gateway.agent("solver")
     llm = OpenAIChatCompletionClient(model="gpt-4o", base_url=at.base_url, api_key=at.api_key)
     client = openai.AsyncOpenAI(base_url=at.base_url, api_key=at.api_key)
