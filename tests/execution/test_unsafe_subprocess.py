@@ -23,10 +23,6 @@ def executor() -> UnsafeSubprocess:
     return UnsafeSubprocess(Execution("unsafe_subprocess", slots=4))
 
 
-def execute(executor, program: str, stdin: str = "", limits: Limits = LIMITS):
-    return asyncio.run(executor.execute(program, stdin, limits))
-
-
 @pytest.mark.parametrize(
     ("program", "status"),
     [
@@ -46,42 +42,42 @@ def execute(executor, program: str, stdin: str = "", limits: Limits = LIMITS):
         ("x = '" + "a" * 10_000_000 + "'; print(input())", Status.OK),
     ],
 )
-def test_how_a_program_ended(executor, program, status):
+async def test_how_a_program_ended(executor, program, status):
     limits = replace(LIMITS, wall_s=1.5 if status is Status.TIMED_OUT else 60)
-    result = execute(executor, program, "é \ud800", limits)
+    result = await executor.execute(program, "é \ud800", limits)
     assert result.status is status
     assert result.stdout.strip() == "é \\ud800" or not result.ok or "close" in program
     assert len(result.stdout) <= 1_000 and len(result.stderr) <= 1_000
 
 
 @pytest.mark.parametrize("first", ["", "import signal; signal.signal(signal.SIGXCPU, signal.SIG_IGN)\n"])
-def test_the_cpu_time_ends_a_program_long_before_the_wall_time(executor, first):
-    result = execute(executor, f"{first}while True: pass", limits=Limits(cpu_s=1, wall_s=60))
+async def test_the_cpu_time_ends_a_program_long_before_the_wall_time(executor, first):
+    result = await executor.execute(f"{first}while True: pass", limits=Limits(cpu_s=1, wall_s=60))
     assert result.status is Status.TIMED_OUT and result.seconds < 30
 
 
-def test_output_that_is_not_text_is_replaced(executor):
-    result = execute(executor, "import os; os.write(1, b'a\\xffb')")
+async def test_output_that_is_not_text_is_replaced(executor):
+    result = await executor.execute("import os; os.write(1, b'a\\xffb')")
     assert result.ok and result.stdout == "a\ufffdb"
 
 
-def test_the_error_names_the_line_of_the_program(executor):
-    result = execute(executor, "x = 1\ny = x / 0\n")
+async def test_the_error_names_the_line_of_the_program(executor):
+    result = await executor.execute("x = 1\ny = x / 0\n")
     assert 'File "<program>", line 2' in result.stderr
     assert result.error == "error: ZeroDivisionError: division by zero"
 
 
-def test_a_program_has_no_environment_and_an_empty_folder_of_its_own(executor, monkeypatch):
+async def test_a_program_has_no_environment_and_an_empty_folder_of_its_own(executor, monkeypatch):
     monkeypatch.setenv("API_KEY", "secret")
     program = "import os; print(sorted(os.environ), os.listdir(), os.getcwd())"
-    printed = execute(executor, program).stdout
+    printed = (await executor.execute(program)).stdout
     assert "API_KEY" not in printed and "['run.py']" in printed
     assert not Path(printed.split()[-1]).exists()
 
 
-def test_what_a_program_starts_ends_with_it(executor):
+async def test_what_a_program_starts_ends_with_it(executor):
     program = "import os, time\npid = os.fork()\nif pid == 0: time.sleep(60)\nprint(pid)"
-    result = execute(executor, program)
+    result = await executor.execute(program)
     assert result.ok and result.seconds < 30
     until = time.monotonic() + 5
     while time.monotonic() < until and Path(f"/proc/{result.stdout.strip()}").exists():
@@ -89,23 +85,18 @@ def test_what_a_program_starts_ends_with_it(executor):
     assert not Path(f"/proc/{result.stdout.strip()}").exists()
 
 
-def test_no_more_programs_at_once_than_slots():
+async def test_no_more_programs_at_once_than_slots():
     one = UnsafeSubprocess(Execution("unsafe_subprocess", slots=1))
-    program = "import time; time.sleep(0.3)"
-
-    async def two() -> float:
-        start = time.monotonic()
-        await asyncio.gather(*(one.execute(program, "", LIMITS) for _ in range(2)))
-        return time.monotonic() - start
-
-    assert asyncio.run(two()) > 0.6
+    start = time.monotonic()
+    await asyncio.gather(*(one.execute("import time; time.sleep(0.3)", "", LIMITS) for _ in range(2)))
+    assert time.monotonic() - start > 0.6
 
 
-def test_packages_are_those_of_this_python(executor):
-    assert not execute(executor, "import numpy").ok
+async def test_packages_are_those_of_this_python(executor):
+    assert not (await executor.execute("import numpy")).ok
     some = UnsafeSubprocess(Execution("unsafe_subprocess", packages=["numpy"]))
     some.check()
-    result = execute(some, "import numpy; print(numpy.arange(3).sum())", limits=Limits(cpu_s=5))
+    result = await some.execute("import numpy; print(numpy.arange(3).sum())", limits=Limits(cpu_s=5))
     assert result.stdout == "3\n", result.stderr
 
 

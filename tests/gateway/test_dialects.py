@@ -102,12 +102,24 @@ def test_a_reply_says_why_it_ended_and_what_it_took(dialect, reasons):
 
 def test_the_three_protocols_ask_the_same():
     more = {"stream": True, "tools": FLAT}
-    chat = read("chat", **ASK, max_completion_tokens=7, **more | {"tools": tools("add")})
-    responses = read("responses", input="q", max_output_tokens=7, **more)
-    anthropic = read("messages", **ASK, max_tokens=7, **more | {"tools": OF_ANTHROPIC})
-    assert chat.messages == responses.messages == anthropic.messages == ASK["messages"]
+    opening = [{"role": "developer", "content": "s"}, *ASK["messages"]]
+    chat = read("chat", messages=opening, max_completion_tokens=7, **more | {"tools": tools("add")})
+    responses = read("responses", input=opening, max_output_tokens=7, **more)
+    anthropic = read("messages", **ASK, system="s", max_tokens=7, **more | {"tools": OF_ANTHROPIC})
+    system = {"role": "system", "content": "s"}
+    assert chat.messages == responses.messages == anthropic.messages == [system, *ASK["messages"]]
     assert chat.tools == responses.tools == anthropic.tools == tools("add")
     assert {(asked.max_tokens, asked.stream) for asked in (chat, responses, anthropic)} == {(7, True)}
+
+
+def test_the_result_of_a_call_names_its_call():
+    block = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "2"}]}
+    found = [
+        read("chat", messages=[{"role": "tool", "tool_call_id": "c", "content": "2"}]),
+        read("responses", input=[{"type": "function_call_output", "call_id": "c", "output": "2"}]),
+        read("messages", messages=[{"role": "user", "content": [block]}]),
+    ]
+    assert [asked.messages for asked in found] == [[{"role": "tool", "content": "2", "tool_call_id": "c"}]] * 3
 
 
 @pytest.mark.parametrize(("dialect", "none"), [("chat", "none"), ("responses", "none"), ("messages", {"type": "none"})])

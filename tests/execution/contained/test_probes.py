@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from contextlib import aclosing
 
 import pytest
 
@@ -19,14 +20,9 @@ from verl_mas.execution.limits import Result, Status
 UNTRIED = ("trace a process", "call the kernel by the numbers of x32", "compute longer than allowed")
 
 
-def test_every_probe_is_refused():
-    async def run():
-        executor = Contained(Execution())
-        found = await got_through(executor)
-        await executor.aclose()
-        return found
-
-    assert asyncio.run(run()) == []
+async def test_every_probe_is_refused():
+    async with aclosing(Contained(Execution())) as executor:
+        assert await got_through(executor) == []
     assert len(PROBES) == len({probe.name for probe in PROBES}) == 14
 
 
