@@ -44,19 +44,13 @@ def folder(tmp_path_factory):
     return out
 
 
-def asked(folder, *bodies):
+async def asked(folder, *bodies):
     """Send the requests at the same time, and return the replies."""
-
-    async def ask():
-        runtime = Runtime(folder, EngineSettings(threads=1), trust=True)
-        server = TeamServer(runtime, name="team")
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(server.app()), base_url="http://127.0.0.1"
-        ) as client:
-            posts = [client.post("/v1/chat/completions", json=body, timeout=60) for body in bodies]
-            return await asyncio.gather(*posts)
-
-    return asyncio.run(ask())
+    runtime = Runtime(folder, EngineSettings(threads=1), trust=True)
+    through = httpx.ASGITransport(TeamServer(runtime, name="team").app())
+    async with httpx.AsyncClient(transport=through, base_url="http://127.0.0.1") as client:
+        posts = [client.post("/v1/chat/completions", json=body, timeout=60) for body in bodies]
+        return await asyncio.gather(*posts)
 
 
 def body(model, url):
@@ -68,8 +62,8 @@ def data_url(content):
     return "data:image/png;base64," + base64.b64encode(content).decode()
 
 
-def test_a_served_policy_that_sees_takes_data_urls_and_one_of_text_says_that_it_reads_none(folder):
-    red, blue, again, team, text, web, broken = asked(
+async def test_a_served_policy_that_sees_takes_data_urls_and_one_of_text_says_that_it_reads_none(folder):
+    red, blue, again, team, text, web, broken = await asked(
         folder,
         body("team/main", data_url(png("red"))),
         body("team/main", data_url(png("blue"))),

@@ -48,7 +48,7 @@ class Execution:
     """A registered executor, or "package.module:function", which makes one from these settings."""
 
     packages: Sequence[str] = ()
-    """Packages beside the standard library that programs may import, such as numpy and sympy."""
+    """Packages that programs may import in addition to the standard library, such as numpy and sympy."""
 
     cpu_s: Annotated[float, Above(0), Range(high=3600)] = 2.0
     """CPU seconds of a program."""

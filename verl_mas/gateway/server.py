@@ -140,10 +140,7 @@ class GatewayServer:
         raise ApiError(404, f"{request.method} {path}: {instead}")
 
     def _session_of(self, headers: Mapping[str, str]) -> GatewaySession:
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        other = headers.get("x-api-key") or headers.get("api-key", "")
-        key = bearer.strip() if scheme.lower() == "bearer" else other
-        session = self._sessions.get(_digest(key))
+        session = self._sessions.get(_digest(key_of(headers)))
         if session is None or session.over:
             message = "the key is not that of a session that runs: each has its own in OPENAI_API_KEY and the like"
             raise ApiError(401, message, code="invalid_api_key")
@@ -173,6 +170,13 @@ class GatewayServer:
             response = JSONResponse(body_of_reply) if events is None else _stream(events)
             await response(request.scope, request.receive, send)
             exchange.delivered = True
+
+
+def key_of(headers: Mapping[str, str]) -> str:
+    """Return the API key of a request. Clients send it in different headers."""
+    scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    other = headers.get("x-api-key") or headers.get("api-key", "")
+    return bearer.strip() if scheme.lower() == "bearer" else other
 
 
 async def read_body(request: Request) -> bytes:

@@ -1,4 +1,4 @@
-"""The embedded engine in this process: one engine per base, in whose batches all adapters of the base take part."""
+"""The embedded engine in this process. Each base has one engine, which batches the requests of all its adapters."""
 
 from __future__ import annotations
 
