@@ -1,5 +1,5 @@
-"""The programs of other frameworks send the recorded requests, and the gateway makes the rows of the README of them.
-Needs the environments of `make frameworks`."""
+"""The programs of other frameworks send the recorded requests, and their acts become the rows in the README. Needs the
+environments of `make frameworks`."""
 
 from __future__ import annotations
 
