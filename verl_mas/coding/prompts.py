@@ -1,4 +1,4 @@
-"""The prompts of coders and testers, and the formats of their replies: for language models, and for tiny ones."""
+"""The prompts of coders and testers, and the formats of their replies, for language models and for tiny models."""
 
 from __future__ import annotations
 

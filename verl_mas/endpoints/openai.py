@@ -217,7 +217,8 @@ def _call(call: JsonObject, name: str) -> JsonObject:
 
 def _json(arguments: object) -> str:
     """Convert arguments to JSON text. An endpoint refuses a conversation with arguments that are not JSON, even if its
-    model wrote them. It decodes JSON before it renders it, so escapes that may spell marks are written out."""
+    model wrote them. The endpoint decodes the JSON before it renders the prompt, so escapes that may spell marks are
+    written out."""
     given, whole = arguments or {}, {"invalid": arguments}
     with suppress(ValueError, RecursionError):
         given = json.loads(arguments) if isinstance(arguments, str) else given
@@ -258,7 +259,7 @@ class Streamed:
     events: int = 0
 
     async def read(self, parts: AsyncIterator[str]) -> JsonObject:
-        """Read the parts of a streamed completion; return it in the form of one that is not streamed."""
+        """Read the parts of a streamed completion, and return it in the form of a completion that is not streamed."""
         async for line in _lines(bounded(parts, MAX_RESPONSE)):
             if not line.startswith(DATA) or (data := line.removeprefix(DATA).strip()) == DONE:
                 continue

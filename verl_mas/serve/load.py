@@ -31,9 +31,9 @@ def load(
     """Load the team in a folder that `verl-mas export` wrote.
 
     Its policies run in this process, unless `endpoints` has the URL of an OpenAI-compatible server for them. `engine`:
-    settings of the engine of this process, such as `{"threads": 2}`. Agents sample as in validation; `sampling` is
-    `training`, or settings over those of every agent. `trust_remote_code`: run the code that the
-    folder and its models name.
+    settings of the engine of this process, such as `{"threads": 2}`. Agents sample as in validation. `sampling` is
+    `training`, or has settings that replace those of every agent. `trust_remote_code`: run the code that the folder and
+    its models name.
     """
     # Runtime loads torch and verl.
     from verl_mas.serve.runtime import Runtime

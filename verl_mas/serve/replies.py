@@ -71,7 +71,8 @@ def answer_of(session: Session) -> CompletionChoice:
 
 
 def transcript(session: Session) -> JsonObject:
-    """List every act, with the reward, which means something only if the request had the data to compute it from."""
+    """List every act, and the reward. The reward is meaningful only if the request had the data from which it is
+    computed."""
     acts = [{name: getattr(reply, name) for name in OF_ACTS} for reply in session.replies]
     # Values that JSON lacks, such as NaN, become text; numbers of numpy become numbers.
     info = json.loads(json.dumps(session.info, default=plain), parse_constant=str)
@@ -90,7 +91,7 @@ class ReplyWriter(ChatWriter):
         return self.completion(choices, found.usage, found.ours)
 
     def act(self, text: ActText) -> str:
-        """Send text of any agent, for requests that ask for the transcript. The answer itself does not have it."""
+        """Format new text of any agent, for requests that ask for the transcript. It is not part of the answer."""
         found = {"agent": text.agent, "act": text.act, "text": text.text, "last": text.last}
         return self.chunk({"choices": [], OURS: found})
 
