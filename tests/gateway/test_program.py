@@ -215,6 +215,13 @@ def test_a_program_that_fails_fails_its_session_with_the_cause(program, says):
     assert fault.kind is FaultKind.WORKFLOW and says in fault.cause
 
 
+def test_a_file_that_cannot_be_loaded_fails_each_session_in_the_same_way(tmp_path):
+    (tmp_path / "team.py").write_text("def team(task, gateway):\n    return 1\n1 / 0")
+    program = ReferredProgram(agents=AGENTS, function=f"{tmp_path}/team.py:team")
+    causes = [failed(program).cause for _ in range(2)]
+    assert "ZeroDivisionError" in causes[0] and causes[0] == causes[1]
+
+
 def test_what_a_program_printed_is_in_its_fault_and_not_in_the_console(capfd):
     assert "last words" in failed(referred("dies")).cause
     assert "last words" not in "".join(capfd.readouterr())
