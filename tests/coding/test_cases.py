@@ -1,4 +1,4 @@
-"""Tests that an agent wrote: read as data, whatever the text."""
+"""Parsing of tests that an agent wrote. Any text is read as data."""
 
 from __future__ import annotations
 

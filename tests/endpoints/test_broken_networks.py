@@ -1,5 +1,5 @@
-"""Every client of a broken server or network gets an error that names the address, or its answer. It never ends in
-an exception of a library, and always ends."""
+"""Every client of a broken server or network gets an error that names the address, or its answer. It never raises an
+exception of a library, and never hangs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ HOSTS = "127.0.0.1", "localhost", "nothing.invalid", "a..b", f"{'x' * 64}.invali
 
 
 def paths(value: object) -> Iterator[tuple[object, ...]]:
-    """Where a value has another one."""
+    """Yield the paths of all values inside a value."""
     for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
         yield (key,)
         yield from ((key, *below) for below in paths(value[key]))
@@ -83,7 +83,7 @@ def paths(value: object) -> Iterator[tuple[object, ...]]:
 
 @dataclass(frozen=True)
 class Network:
-    """A server that answers with these parts, how its connections end, and what a client takes on the way there."""
+    """The parts of a server's answer, how its connections end, and the host name, proxy and clock of the client."""
 
     parts: Sequence[bytes]
     end: str = "close"
@@ -94,7 +94,7 @@ class Network:
 
 @st.composite
 def bodies(draw: DrawFn, answer: object) -> bytes:
-    """No such answer, or one with another value in one place."""
+    """An answer with another value in one place, or a text that is not an answer."""
     text = dumped(answer)
     *above, last = draw(st.sampled_from(list(paths(answer))))
     holder = changed = json.loads(text)
@@ -107,7 +107,7 @@ def bodies(draw: DrawFn, answer: object) -> bytes:
 
 @st.composite
 def networks(draw: DrawFn) -> tuple[Callable[[str], None], Network]:
-    """A client and its network, of which at most two parts are not as they should be."""
+    """A client and its network. At most two parts of the network are broken."""
     client = draw(st.sampled_from(sorted(ANSWERS, key=lambda ask: ask.__name__)))
     answer = draw(st.sampled_from(ANSWERS[client]))
     broken = draw(st.lists(st.sampled_from("status heads body end host proxy".split()), max_size=2))
@@ -145,7 +145,7 @@ class HostileServer:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        # It wakes the thread that accepts, as closing alone does not.
+        # Wake the thread that accepts connections; closing alone would not.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
@@ -173,7 +173,7 @@ class HostileServer:
 
 
 def session(url: str) -> None:
-    """Without and with a stream."""
+    """Run a session without and with a streamed reply."""
     faults = FaultSpec(retries=0, act_timeout_s=2 * PATIENCE_S)
     for on_text in (None, [].append):
         token = ON_TEXT.set(on_text)
@@ -230,7 +230,7 @@ ANSWERS: Mapping[Callable[[str], None], Sequence[object]] = {
 
 @contextmanager
 def without_names() -> Iterator[None]:
-    """No name resolves, as without a network; it takes no time."""
+    """Let every name fail to resolve at once, as without a network."""
     found = socket.getaddrinfo
 
     def resolved(host: str | bytes | None, *more: object, **named: object) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterator
+from contextlib import aclosing
 
 import pytest
 from forged_solutions import FORGED
@@ -14,7 +15,7 @@ from verl_mas.execution.executor import Execution
 from verl_mas.execution.limits import Call, Limits
 from verl_mas.execution.unit_tests import Returns, Stdio, Verdict, run_tests
 
-# For the endless ones.
+# Limits for programs that do not end.
 BRIEF = Limits(cpu_s=1, wall_s=2, memory_mb=128)
 
 
@@ -26,38 +27,31 @@ def execution(request) -> Iterator[Execution]:
 
 
 def hidden_tests() -> list[Stdio | Returns]:
-    """What is expected is random: a program can pass a test only if it is given the answers."""
+    """Tests with random answers. A program can pass one only if it knows the answer."""
     word, number = secrets.token_hex(8), secrets.randbits(60)
     values = [word, number, float(number), [number], {"a": number}, {number}, word.encode(), 1, (True, number)]
-    # From 2 on, so that no program passes by returning a place in the wrong order.
+    # Arguments start at 2, so that a program cannot pass by returning its argument for another one.
     return [Stdio("1 2", word), *(Returns(Call("solve", [place]), value) for place, value in enumerate(values, 2))]
 
 
-def verdicts(
+async def verdicts(
     execution: Execution, programs: dict[str, str], to_pass: list[Stdio | Returns], limits: Limits
 ) -> dict[str, list[Verdict]]:
-    async def run() -> list[list[Verdict]]:
-        executor = execution.open()
-        try:
-            return await asyncio.gather(
-                *(run_tests(executor, program, to_pass, limits) for program in programs.values())
-            )
-        finally:
-            await executor.aclose()
-
-    return dict(zip(programs, asyncio.run(run()), strict=True))
+    async with aclosing(execution.open()) as executor:
+        judged = await asyncio.gather(*(run_tests(executor, each, to_pass, limits) for each in programs.values()))
+    return dict(zip(programs, judged, strict=True))
 
 
-def test_no_forged_solution_passes_one_test(execution):
-    judged = verdicts(execution, FORGED, hidden_tests(), BRIEF)
+async def test_no_forged_solution_passes_one_test(execution):
+    judged = await verdicts(execution, FORGED, hidden_tests(), BRIEF)
     assert len(judged) >= 57 and judged["answers yes to all"][-1].got is True
     passed = [(name, verdict) for name, seen in judged.items() for verdict in seen if verdict.passed]
     assert passed == []
 
 
-def test_a_program_that_has_the_answers_passes_all_of_them(execution):
+async def test_a_program_that_has_the_answers_passes_all_of_them(execution):
     to_pass = hidden_tests()
     values = [test.expected for test in to_pass if isinstance(test, Returns)]
     program = f"print({to_pass[0].output!r})\ndef solve(x): return {values!r}[x - 2]\n"
-    [seen] = verdicts(execution, {"honest": program}, to_pass, Limits()).values()
+    [seen] = (await verdicts(execution, {"honest": program}, to_pass, Limits())).values()
     assert [verdict.passed for verdict in seen] == [True] * len(to_pass)

@@ -47,13 +47,6 @@ def test_a_problem_of_calls_is_read_as_it_was_written(tests):
     assert problem.kind == "call" and repr(Problem.read(problem.text())) == repr(problem)
 
 
-def test_calls_are_asserts_that_a_person_can_read_and_write():
-    test = Returns(Call("Solution.solve", [1, (2, {3})], {"k": "x"}), {True: None})
-    assert json.loads(Problem([test]).text())["tests"] == [
-        "assert Solution().solve(1, (2, {3}), k='x') == {True: None}"
-    ]
-
-
 def test_what_may_be_left_out_is_empty():
     assert Problem.read(TEXT) == Problem([ADD], (), None, None)
 
@@ -72,27 +65,27 @@ def changed(**fields: object) -> str:
     [
         (None, "the ground truth None of a code task"),
         ("", "Expecting value"),
-        ("42", "the ground truth '42'"),
+        ("42", "ground_truth=42"),
         ("[" * 100_000, "maximum recursion"),
-        ("{}", "kind None"),
-        (changed(kind="assert"), "kind 'assert'"),
+        ("{}", "has no kind"),
+        (changed(kind="assert"), "kind='assert'"),
         (changed(tests=[]), "without tests"),
-        (changed(tests="1 2"), "tests '1 2'"),
-        (changed(tests=[["1 2", "3"]]), "the test \\['1 2', '3'\\]"),
-        (changed(tests=[{"input": "1 2", "output": 3}]), "the test"),
+        (changed(tests="1 2"), "tests='1 2'"),
+        (changed(tests=[["1 2", "3"]]), r"tests\[0\]=\['1 2'"),
+        (changed(tests=[{"input": "1 2", "output": 3}]), r"tests\[0\]="),
         (changed(tests=[{"input": "1 2", "output": "3", "weight": 1}]), "weight"),
         (changed(tests=[{"input": "1 2", "output": " \n"}]), "expects no output"),
-        (changed(tests=["assert f(1) == 2"]), "the test 'assert f"),
-        (changed(kind="call"), "the test"),
+        (changed(tests=["assert f(1) == 2"]), "kind stdio with the test 'assert f"),
+        (changed(kind="call"), "kind call with the test"),
         (changed(kind="call", tests=["assert f(x) == 2"]), "ValueError: x is not a literal"),
-        (changed(examples=[{"input": "1"}]), "the test"),
-        (changed(examples=""), "examples ''"),
+        (changed(examples=[{"input": "1"}]), r"examples\[0\]="),
+        (changed(examples=""), "examples=''"),
         (changed(golden=""), "empty golden program"),
-        (changed(golden=["x"]), "golden \\['x'\\]"),
+        (changed(golden=["x"]), "golden="),
         (changed(time_limit_s=0), "time_limit_s 0"),
-        (changed(time_limit_s="2"), "time_limit_s '2'"),
-        (changed(time_limit_s=float("nan")), "time_limit_s nan"),
-        (changed(solution="x"), "the fields solution"),
+        (changed(time_limit_s="2"), "time_limit_s='2'"),
+        (changed(time_limit_s=float("nan")), "time_limit_s=nan"),
+        (changed(solution="x"), "ground_truth.solution is not a setting"),
     ],
 )
 def test_a_ground_truth_that_says_nothing_is_refused_with_the_fix(truth, says):
@@ -109,13 +102,3 @@ def test_tests_of_both_kinds_are_refused():
 def test_a_value_without_a_literal_cannot_be_written():
     with pytest.raises(DataError, match="== nan"):
         Problem([Returns(Call("f"), float("nan"))]).text()
-
-
-@given(
-    st.text()
-    | st.recursive(st.none() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)).map(json.dumps)
-)
-@settings(deadline=None)
-def test_any_text_is_read_or_refused(text):
-    with pytest.raises(DataError):
-        Problem.read(text)

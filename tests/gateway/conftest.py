@@ -1,4 +1,4 @@
-"""Programs of others, trained with a tiny model."""
+"""Trains programs of other frameworks with a tiny model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from async_tests import pytest_pyfunc_call as pytest_pyfunc_call
 
 @pytest.fixture(scope="session")
 def long_model(letters: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model, whose tokens are bytes, with room for the instructions of any framework."""
+    """The tiny model, whose tokens are bytes, with a context that is long enough for the instructions of any
+    framework."""
     folder = shutil.copytree(letters / "model", tmp_path_factory.mktemp("long") / "model")
     config = folder / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 16384}))

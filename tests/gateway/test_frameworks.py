@@ -1,5 +1,5 @@
-"""The programs of other frameworks send what was recorded, and at the gateway their acts are the rows of the page.
-Needs the environments of `make frameworks`."""
+"""The programs of other frameworks send the recorded requests, and their acts become the rows in the README. Needs the
+environments of `make frameworks`."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def test_the_program_of_a_recipe_has_the_prompts_and_rewards_of_the_native_team(
     assert found[0] == found[1]
 
 
-# A program of each client and framework beside those of `verl-mas new`.
+# A program of each client and framework that `verl-mas new` does not have.
 OTHERS = {
     "langgraph_supervisor_team:full_history": 1,
-    # With its Responses model the SDK raises where a reply is cut, as those of the tiny model are.
+    # With its Responses model, the SDK raises an error for a reply that is cut, like the replies of the tiny model.
     "agents_sdk_team:chat_streamed": 1,
     "ag2_team:team": 2,
     "ag2_classic_team:team": 2,
@@ -94,14 +94,14 @@ OTHERS = {
     "anthropic_client:streamed": 1,
     "node_client.mjs": 2,
     "curl_client.sh": 2,
-    # A reply that does not parse is asked for again as JSON.
+    # If a reply cannot be parsed, DSPy asks for it again as JSON.
     "dspy_team:team": 4,
 }
 
 
 @pytest.mark.parametrize(("name", "least_acts"), OTHERS.items())
 def test_a_program_trains(trained, name, least_acts):
-    """The tiny model calls no tools; who is asked then is the program's affair."""
+    """Train a program for two steps. The tiny model calls no tools, so a program may ask fewer agents."""
     made = program(name)
     about = {"function": made.function, "python": made.python} if made.function else {"command": list(made.command)}
     arguments = ",".join(f"{key}:{value!r}" for key, value in {**about, "agents": list(made.agents)}.items())

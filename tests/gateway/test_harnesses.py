@@ -46,7 +46,7 @@ def played(name: str, *replies: object, max_acts: int = 64) -> Session:
 
 
 def check_rows(session: Session, acts: list[int]) -> None:
-    """Rows of so many acts, whose trained tokens are those that were sampled, each once. A token is a byte."""
+    """Check the number of acts of each row, and that each sampled token is trained once. A token is a byte."""
     rows = session.rows()
     assert [len(row.replies) for row in rows] == acts, [reply.origin for reply in session.replies]
     for row in rows:
@@ -82,6 +82,6 @@ def test_calls_that_no_tool_can_run_go_back_to_the_model_and_stay_in_one_row(nam
 
 @each_harness
 def test_a_harness_trains(trained, name):
-    """The tiny model writes noise, which calls no tool and is cut."""
+    """Train a harness. The tiny model writes noise, which calls no tool and is cut."""
     arguments = f"command:{json.dumps(command(name))},agents:[planner,programmer],tolerate:[limit]"
     assert all(metrics["session/acts/mean"] >= 2 for metrics in trained(arguments.replace(" ", "")))

@@ -1,5 +1,5 @@
-"""Whatever a program does to its history, in any protocol: every sampled token is trained once, where and as it was
-sampled, and a second implementation of the rules finds the same rows."""
+"""Programs change their histories in any way and in any protocol. Every sampled token must still be trained once, after
+the tokens after which it was sampled. A second implementation of the rules must find the same rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def whole(generation: Generation) -> list[int]:
 
 
 def parts(generation: Generation) -> tuple[list[int], list[int]]:
-    """What the engine was sent, and what it sampled."""
+    """Return the tokens that the engine got, and the tokens that it sampled."""
     ids = whole(generation)
     begin = len(ids) - generation.sampled
     return ids[:begin], ids[begin:]
@@ -43,12 +43,12 @@ def parts(generation: Generation) -> tuple[list[int], list[int]]:
 
 @dataclass(frozen=True)
 class Written:
-    """What the engine is to reply, as the program gets it."""
+    """The next reply of the engine, in the form that the program gets."""
 
     text: str
     calls: tuple[tuple[str, str], ...] = ()
     stop: str | None = None  # the stop string that ended it
-    end: str = "completed"  # else the reason why it cannot be continued: length, empty or full
+    end: str = "completed"  # or the reason why the reply cannot be continued: length, empty or full
 
     @property
     def sampled(self) -> str:
@@ -123,7 +123,7 @@ def _rendered(text: str, calls: Sequence[tuple[str, str]]) -> str:
 
 
 class Acts(dict):  # type: ignore[type-arg]
-    """By their transcripts. Of equal ones, the latest act whose row is open."""
+    """Acts by their transcripts. For equal transcripts, it has the latest act whose row is open."""
 
     hidden = False
 
@@ -152,8 +152,8 @@ class Acts(dict):  # type: ignore[type-arg]
 
 
 class Reference(reference_rows.Session):
-    """With what the recorded programs do not do: equal replies, replies that cannot be continued, prompts that end with
-    a reply, and clients that leave."""
+    """A reference that also covers what no recorded program does: equal replies, replies that cannot be continued,
+    prompts that end with a reply, and clients that leave."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,8 +182,8 @@ CALLS = (("add", '{"a": 1, "b": 2}'), ("mul", '{"b": {"y": 1, "x": [2.0]}, "a": 
 
 @dataclass(eq=False)
 class Sent:
-    """A request, and what becomes of it: it is served; its client leaves and comes back, or sends it twice; the engine
-    refuses it; its client is gone before the reply, or does not read it."""
+    """A request and its fate: it is served; its client leaves and comes back, or sends it twice; the engine refuses it;
+    its client is gone before the reply, or does not read it."""
 
     number: int  # of the act
     agent: str
@@ -196,7 +196,7 @@ class Sent:
 
     @property
     def reply(self) -> Reply | None:
-        """None if it reached no client."""
+        """The reply; None if it reached no client."""
         return self.exchange.reply if self.exchange and self.fate in ("served", "back", "twice") else None
 
 
@@ -212,7 +212,7 @@ class Program:
         self.named: dict[tuple[str, tuple[Turn, ...]], Sent] = {}  # replies that a later request can name
 
     async def step(self) -> None:
-        """Some requests at the same time; then everything is checked."""
+        """Send some requests at the same time, then check everything."""
         several = self.rng.choice([1, 1, 1, 2, 3])
         batch = [self._request(len(self.acts) + place, alone=several == 1) for place in range(several)]
         self.acts += batch
@@ -223,7 +223,7 @@ class Program:
             self.rng.shuffle(answers)
             for sent, answer in answers:
                 await self._answer(sent, answer)
-        await asyncio.sleep(0)  # those whose client is gone are cancelled and forgotten
+        await asyncio.sleep(0)  # the session cancels and forgets acts whose client is gone
         await asyncio.wait([sent.exchange.act for sent in batch])
         self._place(batch)
         check_rows(self.team, self.engine, self.acts)
@@ -267,11 +267,12 @@ class Program:
         if edit == "fresh" or not turns or len(turns) > 20:
             turns = [Turn("user", self.rng.choice("pq"))]
         if turns[-1].role == "assistant" and self.protocols[agent].dialect.path == "/v1/messages":
-            turns.append(Turn("user", "more"))  # it would be a prefill
+            turns.append(Turn("user", "more"))  # otherwise the request would be a prefill
         return tuple(turns)
 
     def _written(self, number: int, tools: Sequence[str], *, stop: bool, alone: bool) -> Written:
-        """Replies that run at the same time differ: the engine decides which of two equal ones is the later one."""
+        """Make a reply. Replies of concurrent requests differ, because the engine would decide which of two equal
+        replies is later."""
         rng = self.rng
         text = "yes" if alone and rng.random() < 0.6 else f"r{number}"
         text = f"<think>t{number % 2}</think>{text}" if rng.random() < 0.3 else text
@@ -344,7 +345,7 @@ class Program:
         return {"path": path, "body": body, "reply": {**reply, "stop": written.stop, "end": written.end}}
 
     def _given(self, sent: Sent) -> str:
-        """The prompt as the request has it."""
+        """Render the prompt as the request has it."""
         recorded = self._recorded(sent)
         before = self.reference.by_response.get(recorded["body"].get("previous_response_id"), ())
         system = [reference_rows.Message("system", sent.system)] if sent.system else []
@@ -359,13 +360,13 @@ def origin(reply: Reply) -> str:
 
 
 def numbered(team: Opened, acts: Sequence[Sent]) -> list[list[int]]:
-    """The acts of each row."""
+    """Return the numbers of the acts of each row."""
     numbers = {sent.reply: sent.number for sent in acts if sent.reply is not None}
     return sorted([numbers[reply] for reply in row.replies] for row in team.session.rows())
 
 
 def check_prompt(engine: Engine, sent: Sent, given: str) -> None:
-    """The engine got what the request says; of replies, also what the program left out."""
+    """Check that the engine got the prompt of the request. Its replies may have parts that the program left out."""
     if sent.reply is not None:
         prompt = engine.text(parts(sent.reply.generation)[0])
         left_out = re.compile(rf"<think>.*?</think>|{STOP}")
@@ -373,7 +374,8 @@ def check_prompt(engine: Engine, sent: Sent, given: str) -> None:
 
 
 def check_rows(team: Opened, engine: Engine, acts: Sequence[Sent]) -> None:
-    """Every sampled token is trained once, with its log-prob, after the tokens that it was sampled after."""
+    """Check that every sampled token is trained once, with its log-prob, after the tokens after which it was
+    sampled."""
     trained = []
     for row in team.session.rows():
         ids, prompt = whole(row.generation), [0] * len(row.generation.prompt_ids)
@@ -394,7 +396,7 @@ def check_rows(team: Opened, engine: Engine, acts: Sequence[Sent]) -> None:
 
 
 async def play(seed: int, acts: int) -> Counter[str]:
-    """How many acts were continued, branched and new, and how many reached no program."""
+    """Count the acts that were continued, branched and new, and the acts that reached no program."""
     rng, engine = random.Random(seed), Engine()
     async with opened(engine, max_acts=10**6, grace_s=0.0, tolerate=["refused"]) as team:
         program = Program(team, engine, rng)

@@ -1,4 +1,4 @@
-"""Programs as workflows: where they run, what they return, and how they end."""
+"""Programs as workflows: their processes, their outcomes, and their ends."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import numpy as np
 import psutil
 import pytest
 import urllib_team
@@ -21,7 +22,6 @@ from verl_mas.config.values import load_dataclass
 from verl_mas.errors import ConfigError, FaultKind, SessionFault, WorkflowError
 from verl_mas.gateway import commands, host
 from verl_mas.gateway.program import FunctionProgram
-from verl_mas.gateway.runner import Gateway, as_outcome
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflows.program import ReferredProgram
 
@@ -72,7 +72,7 @@ def test_a_program_is_a_session_of_its_agents(program):
 
 
 def shell(*parts: str, **more: object) -> ReferredProgram:
-    """A shell that asks its agent once, and writes its outcome where a part begins with `outcome`."""
+    """Make a shell program that asks its agent once. The output of a part that begins with `outcome` is its outcome."""
     ask = f"{sys.executable} -c 'import sys; sys.path.insert(0, sys.argv[1])\nfrom urllib_team import *\nsay()' {HERE}"
     texts = [f"{{ {part[7:]} }} >&3" if part.startswith("outcome") else part for part in parts]
     text = "\n".join([f"{ask} &&", *texts, "true"])
@@ -80,13 +80,13 @@ def shell(*parts: str, **more: object) -> ReferredProgram:
 
 
 def python(*parts: str, **more: object) -> ReferredProgram:
-    """The same by a Python program, which runs each part in a shell."""
+    """Make the same program in Python. It runs each part in a shell."""
     return ReferredProgram(agents=AGENTS, command=[sys.executable, f"{HERE}/shell_team.py", *parts], **more)
 
 
 KINDS = {"command": shell, "forked": python, "interpreter": partial(python, import_once=False)}
 TRUE_OUTCOME = """outcome echo '{"reward": 0.25}';"""
-# As code does that a model wrote, and that the program runs.
+# Code that a model could write, and that the program runs.
 FORGERIES = {
     "inherited": """bash -c 'echo "{\\"reward\\": 1}" >&3'\n""",
     "found": f"""{sys.executable} -c '
@@ -145,12 +145,6 @@ def test_what_a_command_writes_has_a_limit(monkeypatch, kind, text, says):
 def test_a_child_that_leaves_the_group_of_a_command_ends_with_it(kind):
     assert played(KINDS[kind]("setsid sleep 977 >&2 &\n", TRUE_OUTCOME)).team_reward == 0.25
     assert gone(lambda process: process.info["cmdline"] == ["sleep", "977"])
-
-
-def test_the_processes_of_a_command_end_with_it():
-    fault = failed(commanded("endless"), session_timeout_s=3.0)
-    assert fault.kind is FaultKind.SESSION_TIMEOUT
-    assert gone(lambda process: process.info["cmdline"][-2:] == [FILE, "endless"])
 
 
 NEVER_ASKS = """
@@ -221,6 +215,13 @@ def test_a_program_that_fails_fails_its_session_with_the_cause(program, says):
     assert fault.kind is FaultKind.WORKFLOW and says in fault.cause
 
 
+def test_a_file_that_cannot_be_loaded_fails_each_session_in_the_same_way(tmp_path):
+    (tmp_path / "team.py").write_text("def team(task, gateway):\n    return 1\n1 / 0")
+    program = ReferredProgram(agents=AGENTS, function=f"{tmp_path}/team.py:team")
+    causes = [failed(program).cause for _ in range(2)]
+    assert "ZeroDivisionError" in causes[0] and causes[0] == causes[1]
+
+
 def test_what_a_program_printed_is_in_its_fault_and_not_in_the_console(capfd):
     assert "last words" in failed(referred("dies")).cause
     assert "last words" not in "".join(capfd.readouterr())
@@ -252,20 +253,7 @@ def test_connections_that_a_program_leaves_open_end_with_its_session():
     before = psutil.Process().num_fds()
     for _ in range(3):
         assert played(referred("leaks")).answer == "c"
-    assert psutil.Process().num_fds() <= before + 5  # the host's
-
-
-def test_a_key_is_dead_when_its_session_has_ended():
-    kept = []
-
-    def keeps(task, gateway):
-        kept.append(gateway)
-        return ask(gateway, "writer", task.messages)["content"]
-
-    played(of(keeps))
-    with pytest.raises(OSError, match=r"refused|401"):
-        ask(kept[0], "writer", [{"role": "user", "content": "q"}])
-    assert kept[0].api_key not in repr(kept[0].base_url)
+    assert psutil.Process().num_fds() <= before + 5  # descriptors of the host
 
 
 def test_the_key_of_a_session_is_in_no_fault():
@@ -302,7 +290,7 @@ def test_a_session_that_is_cancelled_cancels_its_program():
     ("returned", "reward", "answer"),
     [
         (1, 1.0, None),
-        (True, 1.0, None),
+        (np.float32(0.5), 0.5, None),
         ("42", None, "42"),
         (None, None, "w1"),
         ({"reward": 0.5, "info": {"acc": 1.0}}, 0.5, None),
@@ -350,15 +338,6 @@ echo '{{"reward": 1}}' >&3"""
     assert played(shell(text)).team_reward == 1.0
 
 
-def test_numbers_of_other_libraries_are_rewards():
-    numpy = pytest.importorskip("numpy")
-    assert as_outcome(numpy.float32(0.5)) == {"reward": 0.5}
-
-
-def test_the_address_of_anthropics_client_is_without_the_version():
-    assert Gateway("http://127.0.0.1:1/v1", "k").anthropic_url == "http://127.0.0.1:1"
-
-
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -383,11 +362,3 @@ def test_models_and_typed_name_agents(args, says):
     with pytest.raises(ConfigError, match=rf"mas\.workflow\.args\.{says}"):
         ReferredProgram(agents=AGENTS, **args)
     assert issubclass(WorkflowError, ValueError)
-
-
-def test_check_workflow_plays_a_program_as_any_workflow():
-    def team(task, gateway):
-        return ask(gateway, "copier", [ask(gateway, "writer", task.messages)])["content"]
-
-    report = verl_mas.check_workflow(verl_mas.program(agents=AGENTS)(team))
-    assert report.ok, str(report)

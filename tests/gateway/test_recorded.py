@@ -1,4 +1,4 @@
-"""What other frameworks send, as recorded: which requests continue a row, without the frameworks."""
+"""Recorded requests of other frameworks: which of them continue a row. Does not need the frameworks."""
 
 from __future__ import annotations
 
@@ -25,17 +25,6 @@ def test_what_the_page_says_of_a_framework_is_in_its_program():
 
 def test_the_readme_has_the_acts_and_rows_of_the_recordings():
     assert [line for line in table() if line not in ROWS] == []
-
-
-def test_a_transcript_that_comes_back_is_one_row_and_the_critics_prompts_are_one_each():
-    rows = placed(recorded("langgraph_team:team"))
-    assert [(each.agent, each.why) for each in rows] == [
-        ("solver", "new"),
-        *[("solver", "continued")] * 1,
-        ("critic", "new"),
-        *[("solver", "continued")] * 2,
-        ("critic", "new"),
-    ]
 
 
 def test_tools_are_a_part_of_the_prompt():

@@ -1,4 +1,4 @@
-"""The endpoint, asked as clients ask it."""
+"""The endpoint, with requests as clients send them."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ async def test_each_protocol_reaches_the_same_agent_without_a_line_per_request(c
 
 async def test_connections_without_a_request_are_closed_and_stop_no_session(monkeypatch):
     monkeypatch.setattr(http_server.resource, "getrlimit", lambda kind: (64, 64))  # 16 connections
-    monkeypatch.setattr(server, "HEAD_S", 0.5)
-    monkeypatch.setattr(server, "TICK_S", 0.1)
+    monkeypatch.setattr(http_server, "HEAD_S", 0.5)
     async with asked() as (_, client):
         address = client.base_url.host, client.base_url.port
         silent = [await asyncio.open_connection(*address) for _ in range(60)]
@@ -62,18 +61,6 @@ async def test_connections_without_a_request_are_closed_and_stop_no_session(monk
         assert ends == [b""] * 60
         for _, writer in silent:
             writer.close()
-
-
-async def test_a_body_has_a_time_limit(monkeypatch):
-    monkeypatch.setattr(server, "BODY_S", 0.2)
-
-    async def slow():
-        yield b"{"
-        await asyncio.sleep(1)
-
-    async with asked() as (team, client):
-        late = await client.post(CHAT, content=slow())
-        assert late.status_code == 408 and "not complete" in str(team.gateway.fault)
 
 
 async def test_a_stream_has_the_reply_and_what_fails_has_a_status():
@@ -128,11 +115,8 @@ async def test_a_fault_has_a_status_one_sentence_and_is_not_to_be_repeated(fault
 @pytest.mark.parametrize(
     ("method", "path", "send", "status"),
     [
-        ("POST", "/v1/embeddings", {"json": {}}, 404),
         ("GET", "/v1/models/gpt-9", {}, 404),
         ("POST", "/agents/editor/v1/chat/completions", {"json": body()}, 404),
-        ("GET", CHAT, {}, 404),
-        ("POST", CHAT, {"content": b"{"}, 400),
         ("POST", CHAT, {"json": {**body(), "model": "gpt-9"}}, 404),
         ("POST", CHAT, {"json": body(tools=[{"type": "function", "function": {"name": "a", "parameters": 5}}])}, 400),
         ("POST", MESSAGES, {"json": {"model": "solver"}}, 400),
@@ -195,13 +179,3 @@ async def test_a_client_whose_time_is_up_gets_the_same_act_when_it_asks_again():
         reply = await client.post(CHAT, json=body(), headers={"x-stainless-retry-count": "1"})
         assert reply.json()["choices"][0]["message"]["content"] == "4"
         assert len(team.llm.requests) == 1 and team.rows == [["4"]]
-
-
-async def test_many_sessions_are_answered_at_the_same_time():
-    async def one(number: int) -> str:
-        async with asked(ScriptedLLM(f"r{number}", latency=0.01)) as (team, client):
-            found = await asyncio.gather(*(client.post(CHAT, json=body(str(i))) for i in range(3)))
-            assert len(team.rows) == 3
-            return found[0].json()["choices"][0]["message"]["content"]
-
-    assert await asyncio.gather(*map(one, range(5))) == [f"r{number}" for number in range(5)]

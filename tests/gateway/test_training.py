@@ -1,4 +1,4 @@
-"""A program is trained as a native team is."""
+"""Training of a program, as of a native team."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.e2e
 
 
 def test_a_program_with_nothing_but_an_address_and_a_key_trains_two_policies(main_ppo, tmp_path):
-    # The tiny model would rarely end a reply, and one that is cut is not continued.
+    # The tiny model would rarely end a reply, and a reply that is cut is not continued.
     ending = f"sampling:{{stop_token_ids:{list(range(200))}}}".replace(" ", "")
     run = (
         "algorithm.adv_estimator=agent_grpo data.train_batch_size=4 data.max_prompt_length=128 "

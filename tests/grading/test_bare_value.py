@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from verl_mas.grading.math import objection
 
@@ -33,11 +31,6 @@ def test_a_word_between_two_values_begins_no_other_text(truth: str, more: str) -
 def test_an_odd_bar_separates_and_a_pair_of_bars_is_an_absolute_value() -> None:
     assert objection("7", "8 | 7") == "unreadable"
     assert objection("7", "|-7|") is None
-
-
-def test_a_relation_is_wrong_and_a_row_is_unreadable() -> None:
-    assert objection("7", r"\neq 7") == "wrong"
-    assert objection("7", r"1 \\ 7") == "unreadable"
 
 
 @pytest.mark.parametrize(
@@ -75,8 +68,3 @@ def test_a_relation_is_wrong_and_a_row_is_unreadable() -> None:
 )
 def test_a_value_in_usual_notation_is_left_to_math_verify(truth: str, answer: str) -> None:
     assert objection(truth, answer) is None
-
-
-@given(st.text(max_size=60))
-def test_the_ground_truth_itself_is_refused_only_for_what_it_says(text: str) -> None:
-    assert objection(text, text) in (None, "wrong", "unreadable")

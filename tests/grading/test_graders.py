@@ -41,5 +41,5 @@ def test_a_registered_grader_may_give_half():
     workflow = resolve(WorkflowSpec("solver_verifier", args={"score": "test_half", "verdict_reward": 0.3}))
     session = run(workflow, Task([{"role": "user", "content": "?"}]), llm)
     assert session.team_reward == session.info["acc"] == 0.5
-    # Below 1 is not right, so to reject is the right verdict.
+    # A grade below 1 is not right, so the right verdict is to reject.
     assert session.replies[1].reward == 0.3

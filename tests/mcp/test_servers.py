@@ -1,4 +1,4 @@
-"""Servers start, answer, fail and end; no process of theirs is left, however the process that uses them ends."""
+"""MCP servers start, answer, fail and end. They leave no process, however the process that uses them ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SERVER = str(Path(__file__).parents[1] / "support" / "mcp_server.py")
 
 @pytest.fixture
 def start(tmp_path):
-    """The tools of a server of `tests/support/mcp_server.py`."""
+    """Start a server of `tests/support/mcp_server.py`, and return its tools."""
     with ExitStack() as running:
         yield lambda kind, **settings: running.enter_context(McpServers({kind: spec(kind, **settings)}, tmp_path)).tools
 
@@ -37,7 +37,7 @@ def spec(kind, **settings):
 
 
 def call(tool, text="hello", seconds=5.0):
-    """The result, or TimeoutError if there is none in time: the call is then cancelled."""
+    """Call a tool and return the result. After `seconds`, cancel the call and raise TimeoutError."""
 
     async def within():
         return await asyncio.wait_for(tool.call({"text": text}, CallContext()), seconds)
@@ -46,7 +46,7 @@ def call(tool, text="hello", seconds=5.0):
 
 
 def alive(process):
-    """Whether a process runs; one that ended and was not collected does not."""
+    """Whether a process runs. A zombie does not count."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -54,7 +54,7 @@ def alive(process):
 
 
 def before(seconds, done):
-    """Whether it is done within so many seconds."""
+    """Whether `done` returns true within `seconds`."""
     deadline = time.monotonic() + seconds
     while not (ended := done()) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -121,7 +121,7 @@ def test_a_server_that_dies_is_started_again(start, caplog, tmp_path):
             call(tool, "die")
         assert call(tool) == "hello"
     assert "MCP server good is lost" in caplog.text
-    # The client may learn of the end before the log has it.
+    # The client may notice the end before the log has it.
     (log,) = tmp_path.glob("good-*.log")
     assert before(5, lambda: "exit code 3" in log.read_text()), log.read_text()
 
@@ -221,7 +221,7 @@ def test_no_process_is_left_when_the_process_is_killed_or_just_ends(tmp_path, ho
 
 @pytest.fixture
 def url():
-    """A server of the official package over HTTP."""
+    """Start a server of the official package over HTTP, and return its URL."""
     code = (
         "from mcp.server.mcpserver import MCPServer\nserver = MCPServer('adder')\n"
         "@server.tool()\ndef add(a: int, b: int) -> int:\n    'Add.'\n    return a + b\n"

@@ -44,12 +44,6 @@ def test_json_lines_gzip_and_parquet_read_alike(tmp_path):
     assert read[0] == read[1] == read[2] and len(read[0]) == 5
 
 
-def test_a_row_without_text_is_named_with_its_file(tmp_path):
-    (tmp_path / "c.jsonl").write_text('{"text": "fine"}\n{"id": 7}\n')
-    with pytest.raises(DataError, match=r"c\.jsonl, row 1 \(id 7\) has no text"):
-        list(read_corpus(tmp_path / "c.jsonl"))
-
-
 def test_an_id_that_two_passages_have_is_refused(tmp_path):
     (tmp_path / "c.jsonl").write_text('{"id": 7, "text": "a"}\n{"id": "7", "text": "b"}\n')
     with pytest.raises(DataError, match=r"c\.jsonl, row 1: the id '7' again"):

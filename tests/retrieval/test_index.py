@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from functools import partial
 from pathlib import Path
 
@@ -55,27 +54,9 @@ def test_a_long_query_is_truncated(index):
     assert len(index.terms(" ".join(f"word{n}" for n in range(10_000)))) == 64
 
 
-def test_an_index_opened_again_gives_the_same(tmp_path, index):
-    assert open_index(tmp_path / "index").search(["Dace"], 3) == index.search(["Dace"], 3)
-    assert len(open_index(tmp_path / "index")) == 4
-
-
 def test_equal_scores_keep_the_order_of_the_corpus(tmp_path):
     index = build([Passage(str(i), "same words") for i in range(50)], tmp_path / "i")
     assert [hit.id for hit in index.search(["words"], 5)[0]] == ["0", "1", "2", "3", "4"]
-
-
-def test_threads_may_search_together(index):
-    alone = index.search(["Quonset painter"], 3)
-    found = []
-    threads = [
-        threading.Thread(target=lambda: found.extend(index.search(["Quonset painter"] * 50, 3))) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == alone * 200
 
 
 def test_an_empty_corpus_is_refused_and_leaves_no_index(tmp_path):

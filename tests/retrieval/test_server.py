@@ -34,7 +34,7 @@ def client(index):
 
 
 def test_a_search_r1_request_gets_a_search_r1_response(client):
-    """What Search-R1's generation.py sends, and how it reads the answer."""
+    """Send the request of Search-R1's generation.py, and read the answer as it does."""
     payload = {"queries": ["fact 3", "fact 4"], "topk": 3, "return_scores": True}
     result = client.post("/retrieve", json=payload).json()["result"]
     assert [len(hits) for hits in result] == [3, 3]
@@ -58,16 +58,10 @@ def test_no_queries_give_no_results_and_those_of_a_whole_batch_of_search_r1_are_
     [
         (b'{"queries": ["half a \\ud83d pair"]}', 422),
         (b'{"queries": ["\xed\xa0\xbd"]}', 422),
-        (b'{"queries": ["\xff"]}', 422),
         (b'{"queries": ["fact 3\\u0000"]}', 200),
-        (b'{"queries": ["\0"]}', 422),
         (b'{"queries": ["%b"]}' % (b"fact 3 " * 300_000), 200),
         (b'{"queries": [%b"x"]}' % (b'"x", ' * 20_000), 422),
-        (b'{"queries": "one"}', 422),
-        (b'{"queries": ["x"], "topk": 0}', 422),
-        (b"", 422),
         (b"[" * 200_000, 422),
-        (b'{"queries": ["x"], "topk": 1e999}', 422),
         (b'{"queries": ["x"], "topk": 101}', 422),
         (b'{"queries": ["' + b"x" * 8_000_000 + b'"]}', 413),
     ],
@@ -95,13 +89,6 @@ def test_more_passages_than_one_response_should_hold_are_refused(client):
     ask = {"queries": ["fact 3"] * 4096, "topk": 100}
     response = client.post("/retrieve", json=ask)
     assert response.status_code == 422 and "more than 200,000 passages" in response.json()["detail"]
-
-
-def test_a_passage_with_null_bytes_is_found_and_sent(tmp_path):
-    index = build([Passage("a\0", "a \0 fact\x1b[2J", "ti\0tle")], tmp_path / "null")
-    client = ready(TestClient(create_app(lambda: index)))
-    ((hit,),) = client.post("/retrieve", json={"queries": ["fact \0"]}).json()["result"]
-    assert (hit["id"], hit["title"], hit["text"]) == ("a\0", "ti\0tle", "a \0 fact\x1b[2J")
 
 
 def test_before_the_index_is_loaded_the_server_is_alive_but_not_ready(index, monkeypatch):

@@ -37,7 +37,7 @@ def test_a_card_has_the_first_and_last_success_with_its_interval_once(tmp_path):
 def test_without_the_folder_of_its_run_a_card_has_the_team_alone(tmp_path):
     Card.of("team", TEAM, tmp_path / "gone").write(tmp_path)
     assert "workflow `single`, after 2 steps" in (tmp_path / CARD).read_text()
-    # The damaged folder of a run is no absent one.
+    # The damaged folder of a run does not count as missing.
     (tmp_path / "run.yaml").write_text("[")
     with pytest.raises(DataError, match=r"run\.yaml cannot be read"):
         Card.of("team", TEAM, tmp_path)

@@ -1,4 +1,4 @@
-"""Which of the models of an endpoint is a policy."""
+"""Selection of the endpoint's model that is a policy."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_a_list_of_models_without_end_is_refused(most, trickling, monkeypatch):
 
 @pytest.fixture
 def served(monkeypatch):
-    """An endpoint with these models."""
+    """Make an endpoint with these models."""
     return lambda *names: monkeypatch.setattr(endpoints, "_listed", lambda policy, url, key: list(names))
 
 

@@ -1,4 +1,4 @@
-"""A trained team of which one policy sees, in an evaluation and behind a server."""
+"""A trained team with one vision policy, in an evaluation and behind a server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def png(colour):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """As `verl-mas export` writes it."""
+    """A folder as `verl-mas export` writes it."""
     out = tmp_path_factory.mktemp("team")
     models = {"main": tiny_vision_model(out / "main", initial=0.6), "words": tiny_model(out / "words", hidden=32)}
     lengths = {"dtype": "float32", "prompt_length": 128, "response_length": 12}
@@ -44,19 +44,13 @@ def folder(tmp_path_factory):
     return out
 
 
-def asked(folder, *bodies):
-    """The replies of a server, all at the same time."""
-
-    async def ask():
-        runtime = Runtime(folder, EngineSettings(threads=1), trust=True)
-        server = TeamServer(runtime, name="team")
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(server.app()), base_url="http://127.0.0.1"
-        ) as client:
-            posts = [client.post("/v1/chat/completions", json=body, timeout=60) for body in bodies]
-            return await asyncio.gather(*posts)
-
-    return asyncio.run(ask())
+async def asked(folder, *bodies):
+    """Send the requests at the same time, and return the replies."""
+    runtime = Runtime(folder, EngineSettings(threads=1), trust=True)
+    through = httpx.ASGITransport(TeamServer(runtime, name="team").app())
+    async with httpx.AsyncClient(transport=through, base_url="http://127.0.0.1") as client:
+        posts = [client.post("/v1/chat/completions", json=body, timeout=60) for body in bodies]
+        return await asyncio.gather(*posts)
 
 
 def body(model, url):
@@ -68,8 +62,8 @@ def data_url(content):
     return "data:image/png;base64," + base64.b64encode(content).decode()
 
 
-def test_a_served_policy_that_sees_takes_data_urls_and_one_of_text_says_that_it_reads_none(folder):
-    red, blue, again, team, text, web, broken = asked(
+async def test_a_served_policy_that_sees_takes_data_urls_and_one_of_text_says_that_it_reads_none(folder):
+    red, blue, again, team, text, web, broken = await asked(
         folder,
         body("team/main", data_url(png("red"))),
         body("team/main", data_url(png("blue"))),

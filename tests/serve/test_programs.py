@@ -1,60 +1,30 @@
-"""A program is served and evaluated as every team: from its export, by the processes that ran it in training."""
+"""A program is served from its export like every team, by the processes that ran it in training."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-from pathlib import Path
 
-import pytest
 import urllib_team
 import yaml
 
-from verl_mas.errors import ConfigError
-from verl_mas.serve.runtime import Runtime
-from verl_mas.workflow import Task
+import verl_mas
 from verl_mas.workflow.team_file import FORMAT, TEAM_FILE
 
 AGENTS = ("writer", "copier")
 
 
-@pytest.fixture
-def export(serve, tmp_path) -> Path:
+def test_an_exported_program_acts(serve, tmp_path):
     endpoint = serve(lambda body: f"{len(body['messages'])} messages")
-    remote = {"base_url": endpoint.url, "model": "m"}
     args = {"function": f"{os.path.realpath(urllib_team.HERE)}:pair", "agents": list(AGENTS)}
-    team = {
+    file = {
         "format": FORMAT,
         "workflow": {"name": "program", "args": args},
         "agents": {name: {"policy": "main"} for name in AGENTS},
-        "policies": {"main": {"remote": remote}},
+        "policies": {"main": {"remote": {"base_url": endpoint.url, "model": "m"}}},
     }
-    (tmp_path / TEAM_FILE).write_text(yaml.safe_dump(team))
-    return tmp_path
-
-
-def test_an_exported_program_acts(export):
-    async def played():
-        runtime = Runtime(export, trust=True)
-        task = Task([{"role": "user", "content": "q"}], ground_truth="1 messages")
-        ended = await runtime.session(task)
-        await runtime.aclose()
-        return ended.result.session
-
-    session = asyncio.run(played())
+    (tmp_path / TEAM_FILE).write_text(yaml.safe_dump(file))
+    with verl_mas.load(tmp_path, trust_remote_code=True) as team:
+        session = team.run(verl_mas.Task([{"role": "user", "content": "q"}], ground_truth="1 messages"))
     acts = [(reply.agent, reply.text) for reply in session.replies]
     assert acts == [("writer", "1 messages"), ("writer", "3 messages"), ("copier", "1 messages")]
     assert session.answer == "1 messages"
-
-
-def test_the_program_of_somebody_else_is_not_run_unasked(export):
-    with pytest.raises(ConfigError, match=r"(?s)workflow\.args\.function: .*--trust-remote-code"):
-        Runtime(export)
-
-
-def test_a_program_that_is_gone_is_refused(export):
-    team = yaml.safe_load((export / TEAM_FILE).read_text())
-    team["workflow"]["args"]["function"] = "/gone/team.py:pair"
-    (export / TEAM_FILE).write_text(yaml.safe_dump(team))
-    with pytest.raises(ConfigError, match="every node of the run has the file"):
-        Runtime(export, trust=True)

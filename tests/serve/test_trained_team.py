@@ -1,6 +1,5 @@
 """An exported team in Python, behind a server and in an evaluation. Its two policies are adapters on one base."""
 
-import ast
 import asyncio
 import json
 import shutil
@@ -58,19 +57,19 @@ def test_a_team_answers_a_question_without_a_ground_truth_and_its_text_is_report
         asyncio.run(blocking())
 
 
-def test_two_adapters_served_from_one_base_answer_as_each_alone(folder, team):
-    """In one batch, and each in an engine of its own."""
+async def test_two_adapters_served_from_one_base_answer_as_each_alone(folder, team):
+    """Compare their replies in one batch with those in an engine of their own."""
     servers = {client.client.server for client in team.runtime.clients.values()}
     assert len(servers) == 1 and len(next(iter(servers)).batcher.adapters.names) == 2
 
-    def answers(*models):
-        """Asked at the same time, so that rows of different adapters meet."""
+    async def answers(*models):
+        """Ask at the same time, so that rows of different adapters are in one batch."""
         bodies = [{"model": f"team/{model}", "temperature": 0, "max_tokens": 12, **ASK} for model in models]
-        found = replies(Runtime(folder, EngineSettings(threads=1)), *bodies)
+        found = await replies(Runtime(folder, EngineSettings(threads=1)), *bodies)
         return [reply.json()["choices"][0]["message"]["content"] for reply in found]
 
-    alone = [*answers("a"), *answers("b")]
-    assert answers(*["a", "b"] * 3) == alone * 3 and alone[0] != alone[1]
+    alone = [*await answers("a"), *await answers("b")]
+    assert await answers(*["a", "b"] * 3) == alone * 3 and alone[0] != alone[1]
 
 
 def test_many_sessions_come_in_order_or_as_they_finish_and_a_failure_is_a_result(team):
@@ -133,6 +132,9 @@ HOSTILE = {
     "workflow.args.execution.executor: os:system": {
         "workflow": {"name": "single", "args": {"execution": {"executor": "os:system"}}}
     },
+    "workflow.args.function: team.py:pair": {
+        "workflow": {"name": "program", "args": {"agents": ["solver"], "function": "team.py:pair"}}
+    },
     "policies.main.remote.api_key_env: SECRET": {
         "policies": {"main": {"remote": {"base_url": "http://evil/v1", "model": "m", "api_key_env": "SECRET"}}}
     },
@@ -152,25 +154,6 @@ def test_what_a_team_of_others_would_run_or_send_is_refused_until_it_is_trusted(
     (tmp_path / "team.yaml").write_text(yaml.safe_dump({**team, "plugins": ["verl_mas.workflows.single"]}))
     with pytest.raises(ConfigError, match="main is not there"):
         verl_mas.load(tmp_path)
-
-
-def test_the_last_cell_of_the_notebook_plays_a_team_whose_workflow_is_a_file(folder, tmp_path, monkeypatch):
-    """Of a stand-in for its export; the notebook itself is executed every night."""
-    cells = json.loads((Path(__file__).parents[2] / "docs/first_team.ipynb").read_text())["cells"]
-    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    (workflow,) = (text.partition("\n")[2] for text in sources if text.startswith("%%writefile treasure.py"))
-    (tmp_path / "treasure.py").write_text(workflow)
-    shutil.copytree(folder, tmp_path / "treasure_team")
-    file = tmp_path / "treasure_team/team.yaml"
-    team = yaml.safe_load(file.read_text())
-    team |= {"workflow": {"name": "Treasure", "path": str(tmp_path / "treasure.py")}}
-    team["agents"] = {"scout": {"policy": "a"}, "navigator": {"policy": "b"}}
-    file.write_text(yaml.safe_dump(team))
-    monkeypatch.chdir(tmp_path)
-    names = {"Task": verl_mas.Task, "fields": ["c5"]}
-    cell = "\n".join(line for line in sources[-1].splitlines() if not line.startswith("!"))
-    asyncio.run(eval(compile(cell, "cell", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names))
-    assert [reply.agent for reply in names["session"].replies] == ["scout", "navigator"]
 
 
 def test_an_endpoint_that_is_down_or_serves_something_else_is_refused(folder, serve):
@@ -200,23 +183,19 @@ def runtime(folder):
     return Runtime(folder, EngineSettings(threads=1))
 
 
-LOOP = asyncio.new_event_loop()
+LOOP = asyncio.new_event_loop()  # of all tests here, because a runtime needs one loop for all its sessions
 
 
-def replies(runtime, *bodies, **settings):
-    """All at the same time, in the one loop of the runtime."""
-
-    async def all_of_them():
-        server = TeamServer(runtime, name="team", **settings)
-        return await asyncio.gather(*[post(server, body) for body in bodies])
-
-    return LOOP.run_until_complete(all_of_them())
+async def replies(runtime, *bodies):
+    """Send the requests at the same time."""
+    server = TeamServer(runtime, name="team")
+    return await asyncio.gather(*[post(server, body) for body in bodies])
 
 
-def test_the_model_is_the_team_and_usage_is_of_all_acts(runtime):
+async def test_the_model_is_the_team_and_usage_is_of_all_acts(runtime):
     body = {"model": "team", "temperature": 0.5, "verl_mas": {"transcript": True}, **ASK}
     surrogate = b'{"model": "team", "messages": [{"role": "user", "content": "\\ud800"}]}'
-    reply, text = replies(runtime, body, surrogate)
+    reply, text = await replies(runtime, body, surrogate)
     assert text.status_code == 200, "a lone surrogate in a question is text"
     found = reply.json()
     acts = found["verl_mas"]["acts"]
@@ -233,9 +212,9 @@ def events(reply):
     return [json.loads(line) for line in lines]
 
 
-def test_a_stream_has_the_answer_then_the_reason_then_the_usage(runtime):
+async def test_a_stream_has_the_answer_then_the_reason_then_the_usage(runtime):
     ask = {**ASK, "stream": True, "stream_options": {"include_usage": True}}
-    team_reply, policy_reply = replies(runtime, {"model": "team", **ask}, {"model": "team/a", **ask})
+    team_reply, policy_reply = await replies(runtime, {"model": "team", **ask}, {"model": "team/a", **ask})
     for reply in (team_reply, policy_reply):
         found = events(reply)
         assert reply.headers["content-type"].startswith("text/event-stream")
@@ -244,8 +223,8 @@ def test_a_stream_has_the_answer_then_the_reason_then_the_usage(runtime):
         assert found[-1]["usage"]["completion_tokens"] > 0
 
 
-def test_the_words_of_a_policy_alone_are_streamed_as_they_come(runtime, monkeypatch):
-    """Its agent has another name than the policy."""
+async def test_the_words_of_a_policy_alone_are_streamed_as_they_come(runtime, monkeypatch):
+    """The agent and its policy have different names."""
 
     class Spoken:
         async def generate(self, request, n=1):
@@ -254,18 +233,18 @@ def test_the_words_of_a_policy_alone_are_streamed_as_they_come(runtime, monkeypa
             return [Generation("two words", "stop")] * n
 
     monkeypatch.setitem(runtime.clients, "a", Spoken())
-    [reply] = replies(runtime, {"model": "team/a", "stream": True, **ASK})
+    [reply] = await replies(runtime, {"model": "team/a", "stream": True, **ASK})
     deltas = [event["choices"][0]["delta"].get("content") for event in events(reply)]
     assert deltas[:2] == ["two ", "words"]
 
 
-def test_a_lost_engine_is_named_in_the_log_alone(runtime, monkeypatch, caplog):
+async def test_a_lost_engine_is_named_in_the_log_alone(runtime, monkeypatch, caplog):
     class Lost:
         async def generate(self, request, n=1):
             raise EngineLost("the engine of /srv/weights is lost")
 
     monkeypatch.setitem(runtime.clients, "a", Lost())
-    for reply in replies(runtime, *[{"model": "team/a", **ASK}] * 2):
+    for reply in await replies(runtime, *[{"model": "team/a", **ASK}] * 2):
         assert reply.status_code == 503 and "/srv" not in reply.text
     assert [entry.getMessage() for entry in caplog.records] == ["the engine of /srv/weights is lost"]
 
@@ -276,30 +255,26 @@ def test_a_device_that_is_not_here_is_refused(folder, device):
         Runtime(folder, EngineSettings(device=device))
 
 
-def test_a_wrong_request_is_refused_with_the_reason(runtime):
+async def test_a_wrong_request_is_refused_with_the_reason(runtime):
     wrong = yaml.safe_load((Path(__file__).parent / "requests.yaml").read_text().replace("LONG", "x" * 600))
     bodies = [each["body"].encode() if isinstance(each["body"], str) else each["body"] for each in wrong]
-    for reply, each in zip(replies(runtime, *bodies), wrong, strict=True):
+    for reply, each in zip(await replies(runtime, *bodies), wrong, strict=True):
         assert reply.status_code == each["status"] and each["says"] in reply.json()["error"]["message"]
 
 
-def test_a_key_is_asked_for_and_a_limit_holds(runtime):
-    async def asked():
-        server = TeamServer(runtime, name="team", key="secret", max_sessions=1)
-        body = {"model": "team", **ASK}
-        assert (await post(server, body)).status_code == 401
-        assert (await post(server, body, Authorization="Bearer wrong")).status_code == 401
-        many = await asyncio.gather(*[post(server, body, Authorization="Bearer secret") for _ in range(3)])
-        async with client_of(server) as client:
-            assert (await client.get("/metrics")).status_code == 401
-            measured = (await client.get("/metrics", headers={"Authorization": "Bearer secret"})).text.splitlines()
-        counted = {
-            f'verl_mas_request_seconds_count{{status="{code}"}} {n}.0' for code, n in ((200, 1), (401, 2), (429, 2))
-        }
-        assert {"verl_mas_sessions 0.0", *counted} <= set(measured)
-        return sorted(reply.status_code for reply in many)
-
-    assert LOOP.run_until_complete(asked()) == [200, 429, 429]
+async def test_a_key_is_asked_for_and_a_limit_holds(runtime):
+    server = TeamServer(runtime, name="team", key="secret", max_sessions=1)
+    body = {"model": "team", **ASK}
+    assert (await post(server, body)).status_code == 401
+    assert (await post(server, body, Authorization="Bearer wrong")).status_code == 401
+    many = await asyncio.gather(*[post(server, body, Authorization="Bearer secret") for _ in range(3)])
+    assert sorted(reply.status_code for reply in many) == [200, 429, 429]
+    async with client_of(server) as client:
+        assert (await client.get("/metrics")).status_code == 401
+        measured = (await client.get("/metrics", headers={"Authorization": "Bearer secret"})).text.splitlines()
+    statuses = {200: 1, 401: 2, 429: 2}.items()
+    counted = {f'verl_mas_request_seconds_count{{status="{code}"}} {n}.0' for code, n in statuses}
+    assert {"verl_mas_sessions 0.0", *counted} <= set(measured)
 
 
 SITE, TEXT = "http://evil.example", {"Content-Type": "text/plain"}
@@ -310,24 +285,19 @@ SITE, TEXT = "http://evil.example", {"Content-Type": "text/plain"}
     [
         (TEXT, 415),
         ({"Origin": SITE}, 403),
-        ({"Origin": "null"}, 403),
         ({"Host": "evil.example", "Origin": SITE}, 403),
         ({"Host": "localhost:80", "Origin": "http://localhost:80"}, 400),
         ({"Host": "[::1]"}, 400),
-        ({"Host": "["}, 403),
         ({"Origin": "http://["}, 403),
     ],
 )
-def test_a_page_of_another_site_cannot_ask(runtime, headers, status):
-    async def asked():
-        return await post(TeamServer(runtime, name="team"), b"{", **headers)
-
-    assert LOOP.run_until_complete(asked()).status_code == status
+async def test_a_page_of_another_site_cannot_ask(runtime, headers, status):
+    assert (await post(TeamServer(runtime, name="team"), b"{", **headers)).status_code == status
 
 
 @pytest.mark.parametrize(("waits", "status"), [(60, 408), (0, 499)])
-def test_a_body_that_does_not_end_is_given_up(runtime, monkeypatch, waits, status):
-    """It comes too late, or its client is gone."""
+async def test_a_body_that_does_not_end_is_given_up(runtime, monkeypatch, waits, status):
+    """The body is too late, or the client is gone."""
     monkeypatch.setattr("verl_mas.gateway.server.BODY_S", 0.1)
     sent = []
 
@@ -341,14 +311,14 @@ def test_a_body_that_does_not_end_is_given_up(runtime, monkeypatch, waits, statu
 
     headers = [(b"content-type", b"application/json"), (b"host", b"localhost")]
     scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers, "query_string": b""}
-    LOOP.run_until_complete(TeamServer(runtime, name="team").app()(scope, never, send))
+    await TeamServer(runtime, name="team").app()(scope, never, send)
     assert sent[0]["status"] == status
 
 
-def test_an_endpoint_that_fails_is_named(folder, serve):
+async def test_an_endpoint_that_fails_is_named(folder, serve):
     endpoint = serve(lambda body: 500)
     given = {name: {"base_url": endpoint.url, "model": name} for name in ("a", "b")}
-    reply = asyncio.run(post(TeamServer(Runtime(folder, endpoints=given), name="team"), {"model": "team", **ASK}))
+    [reply] = await replies(Runtime(folder, endpoints=given), {"model": "team", **ASK})
     assert reply.status_code == 502 and f"policy a at {endpoint.url}" in reply.json()["error"]["message"]
 
 
@@ -377,7 +347,7 @@ def test_an_evaluation_continues_where_it_stopped_and_compares_two_teams(folder,
     assert first["tasks"] == 3 and first["sessions"] == 6 and first["failed"] == 0
     assert first["sources"]["sums"]["pass@2"] == 0.0 and first["agents"]["solver"]["acts_per_session"] == 2
     whole = out.read_text().splitlines()
-    # The last line is cut, as by a kill: its session is run again, and is the same.
+    # Cut the last line, as a kill would. Its session is run again, and is the same.
     out.write_text("\n".join([*whole[:-1], whole[-1][:40]]))
     other = shutil.copytree(folder, tmp_path / "other")
     again = json.loads(output_of(capsys, *command, "--compare", other))

@@ -31,7 +31,7 @@ ASK = {"messages": [{"role": "user", "content": "What is 2 + 2?"}], "temperature
 
 @contextmanager
 def running(command: list[object], log: Path, ready: str) -> Iterator[str]:
-    """A server, and the line of its log with `ready`."""
+    """Run a server, and yield the line of its log with `ready`."""
     with log.open("w") as out:
         process = subprocess.Popen(list(map(str, command)), env=ENVIRONMENT, stdout=out, stderr=subprocess.STDOUT)
     try:
@@ -51,7 +51,7 @@ def running(command: list[object], log: Path, ready: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """vLLM's CPU attention takes heads of 64."""
+    """Export a team with heads of 64, which vLLM's CPU attention needs."""
     return exported_pair(tmp_path_factory.mktemp("exported"), hidden=128, score="em")
 
 
@@ -74,7 +74,7 @@ def proxy(folder, endpoints) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def expected(folder) -> list[str]:
-    """The words of every act, from the engine of this process."""
+    """The texts of all acts, from the engine of this process."""
     with verl_mas.load(folder, engine={"threads": 1}, sampling={"temperature": 0.0}) as team:
         words = [reply.text for reply in team.run(ASK["messages"][0]["content"]).replies]
     assert len(words) == 3 and all(words) and words[0] != words[1], "the adapters must differ, or the test says nothing"
@@ -99,20 +99,3 @@ def test_a_policy_at_vllm_is_streamed_as_it_is_sampled(proxy):
     pieces = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
     assert "".join(pieces) == whole["choices"][0]["message"]["content"] and len(pieces) > 2
     assert end["usage"] == whole["usage"]
-
-
-def asked(*arguments: object) -> str:
-    command = [BIN / "verl-mas", *map(str, arguments)]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_a_team_at_vllm_is_evaluated(folder, endpoints, tmp_path):
-    row = {"prompt": ASK["messages"], "data_source": "sums", "reward_model": {"ground_truth": "4"}}
-    data = tmp_path / "test.jsonl"
-    data.write_text(f"{json.dumps(row)}\n" * 3)
-    out = asked("eval", folder, "--data", data, "--n", 2, "--out", tmp_path / "out.jsonl", "--json", *endpoints)
-    (team,) = json.loads(out)["teams"]
-    assert (team["tasks"], team["sessions"], team["failed"]) == (3, 6, 0)
-    assert team["sources"]["sums"]["pass@2"] == 0.0 and team["agents"]["solver"]["acts_per_session"] == 2

@@ -15,7 +15,8 @@ from verl_mas.workflow import Reply
 
 @dataclass(frozen=True)
 class ProgramAttempt:
-    """One program, None if the reply had none, and its results. `share`: the share of hidden tests that it passed."""
+    """A program and its results. `program` is None if the reply had no program; `share` is the share of hidden tests
+    that the program passed."""
 
     program: str | None
     compiles: bool = False

@@ -1,4 +1,4 @@
-"""A test as an agent writes it, as data and never as code: an input, and the expected output."""
+"""A test that an agent writes: an input and the expected output. It is read as data, never as code."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def _around(tag: Tag) -> str:
 
 
 def _value(text: str) -> Plain | Malformed:
-    """The value of a model's JSON. It must be able to reach the executor, so deep nesting and lone surrogates are
-    malformed."""
+    """Parse the JSON that a model wrote. Deep nesting and lone surrogates are malformed, because such a value cannot
+    reach the executor."""
     try:
         value: Plain = json.loads(text, parse_constant=refuse, parse_float=finite)
         json.dumps(value, ensure_ascii=False).encode()

@@ -1,4 +1,4 @@
-"""The prompts of coders and testers, and the formats of their replies: for language models, and for tiny ones."""
+"""The prompts of coders and testers, and the formats of their replies, for language models and for tiny models."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from verl_mas.workflow.codecs import visible
 
 # Limits for a program's output, and for the texts of a test, in later prompts.
 MAX_CHARS, MAX_COMPACT_CHARS = 1_000, 32
-# Last line of a compact prompt, which tells a tiny model with both roles which one to play.
+# The last line of a compact prompt. It tells a tiny model that has both roles which role to play.
 CODER, TESTER = "C", "T"
 NOTHING, FAILED = "-", "!"
 
 
 @dataclass(frozen=True)
 class Feedback:
-    """The last turn as an agent reads it: the program, the test, and their results. None: unreadable."""
+    """The last turn as an agent reads it: the program, the test, and their results. A part that cannot be parsed is
+    None."""
 
     program: str | None
     case: WrittenCase | None

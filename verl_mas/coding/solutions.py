@@ -20,7 +20,7 @@ FORM, COMPILES, PRINTS, RIGHT = 0.2, 0.1, 0.1, 0.8
 
 @dataclass(frozen=True)
 class Solution:
-    """One candidate. `answer`: None if no answer is readable. `report`: its text in later prompts."""
+    """One candidate. `answer` is None if no answer can be read. `report` is its text in later prompts."""
 
     reply: Reply
     answer: str | None
@@ -82,5 +82,5 @@ async def computed(reply: Reply, truth: str | None, execution: Execution) -> Sol
 
 
 async def equal(truth: str, answer: str | None) -> bool:
-    """Whether both are mathematically equal. A missing answer equals nothing."""
+    """Whether the answer is mathematically equal to the ground truth. A missing answer never is."""
     return await shared_checker().agrade(truth, answer) is Grade.CORRECT

@@ -15,7 +15,7 @@ from verl_mas.workflow import Malformed, Reply, Team, Workflow
 
 @dataclass(frozen=True)
 class Written:
-    """The coder's act of one turn: every candidate, and the committed one."""
+    """The coder's act of one turn: all candidates, and the committed candidate."""
 
     candidates: Sequence[ProgramAttempt]
     committed: ProgramAttempt

@@ -1,4 +1,4 @@
-"""The address and the key of an endpoint: which values are refused, and how the key is kept out of messages."""
+"""Checks the address and the key of an endpoint, and keeps the key out of messages."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _check_proxies() -> Iterator[ConfigError]:
 
 
 def _parts(base_url: str) -> SplitResult | None:
-    """The parts of an http address to which a path can be added; None for other values."""
+    """Return the parts of an http address to which a path can be added; None for other values."""
     try:
         parts = urlsplit(base_url)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0

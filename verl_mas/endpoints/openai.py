@@ -59,7 +59,7 @@ class OpenAIClient:
 
     @classmethod
     def of(cls, remote: RemoteSpec) -> OpenAIClient:
-        """From `mas.policies.<name>.remote`."""
+        """Make the client of `mas.policies.<name>.remote`."""
         return cls(**asdict(remote))
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
@@ -160,8 +160,8 @@ def _count(usage: Mapping[str, object], name: str) -> int:
 
 
 def text_of(message: Mapping[str, object]) -> str:
-    """The text of a message from an endpoint, which may be in parts. Raises TypeError or AttributeError for other
-    contents."""
+    """Return the text of a message from an endpoint, which may be in parts. Raises TypeError or AttributeError for
+    other contents."""
     content = message.get("content") or ""
     if isinstance(content, list):
         content = "".join(part.get("text", "") for part in content)
@@ -171,7 +171,7 @@ def text_of(message: Mapping[str, object]) -> str:
 
 
 def calls_of(message: Mapping[str, object]) -> list[ToolCall]:
-    """The calls in a message from an endpoint. Raises LookupError, TypeError or AttributeError if they are
+    """Return the calls in a message from an endpoint. Raises LookupError, TypeError or AttributeError if they are
     malformed."""
     calls = cast(Sequence[JsonObject], message.get("tool_calls") or ())
     return [
@@ -180,8 +180,8 @@ def calls_of(message: Mapping[str, object]) -> list[ToolCall]:
 
 
 def _arguments(function: JsonObject) -> str:
-    """The arguments as the model wrote them. Some endpoints send an object instead, or nothing for a call without
-    arguments."""
+    """Return the arguments as the model wrote them. Some endpoints send an object instead, or nothing for a call
+    without arguments."""
     arguments = function.get("arguments")
     return arguments if isinstance(arguments, str) and arguments else json.dumps(arguments or {})
 
@@ -217,7 +217,8 @@ def _call(call: JsonObject, name: str) -> JsonObject:
 
 def _json(arguments: object) -> str:
     """Convert arguments to JSON text. An endpoint refuses a conversation with arguments that are not JSON, even if its
-    model wrote them. It decodes JSON before it renders it, so escapes that may spell marks are written out."""
+    model wrote them. The endpoint decodes the JSON before it renders the prompt, so escapes that may spell marks are
+    written out."""
     given, whole = arguments or {}, {"invalid": arguments}
     with suppress(ValueError, RecursionError):
         given = json.loads(arguments) if isinstance(arguments, str) else given
@@ -258,7 +259,7 @@ class Streamed:
     events: int = 0
 
     async def read(self, parts: AsyncIterator[str]) -> JsonObject:
-        """Read the parts of a streamed completion; return it in the form of one that is not streamed."""
+        """Read the parts of a streamed completion, and return it in the form of a completion that is not streamed."""
         async for line in _lines(bounded(parts, MAX_RESPONSE)):
             if not line.startswith(DATA) or (data := line.removeprefix(DATA).strip()) == DONE:
                 continue

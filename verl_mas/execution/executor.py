@@ -1,4 +1,4 @@
-"""The interface of executors, which run programs that a model wrote, and how one is found."""
+"""The interface of executors, which run programs that a model wrote, and the settings that name an executor."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ LOCAL = ("contained", "unsafe_subprocess")
 
 @runtime_checkable
 class Executor(Protocol):
-    """Runs programs that a model wrote, contained. A failure of the executor itself is raised, never a verdict.
+    """Runs programs that a model wrote, and contains them. If the executor itself fails, it raises an error and gives
+    no verdict.
 
-    It is used by many sessions at once, and by one event loop after another.
+    Many sessions use it at the same time, in event loops that may begin and end.
     """
 
     def check(self) -> None:
-        """Raise, before a run starts, if no program could run: a service is down, no containment is available."""
+        """Raise, before a run starts, if no program could run, for example because a service is down."""
 
     async def execute(self, program: str, stdin: str = "", limits: Limits = ...) -> Result:
         """Run a program; cancelling the call ends it."""
 
     async def call(self, program: str, calls: Sequence[Call], limits: Limits = ...) -> list[Answer]:
-        """Run a program, then the calls in the same process; one answer per call."""
+        """Run a program, then the calls in the same process. Returns one answer per call."""
 
     async def aclose(self) -> None:
         """End everything that it started."""
@@ -47,7 +48,7 @@ class Execution:
     """A registered executor, or "package.module:function", which makes one from these settings."""
 
     packages: Sequence[str] = ()
-    """Packages beside the standard library that programs may import, such as numpy and sympy."""
+    """Packages that programs may import in addition to the standard library, such as numpy and sympy."""
 
     cpu_s: Annotated[float, Above(0), Range(high=3600)] = 2.0
     """CPU seconds of a program."""
@@ -76,7 +77,7 @@ class Execution:
         return Limits(cpu_s=self.cpu_s, memory_mb=self.memory_mb, output_bytes=self.output_bytes)
 
     def open(self) -> Executor:
-        """The executor of these settings; equal settings share one in each process."""
+        """Return the executor of these settings. In a process, equal settings share an executor."""
         key = (self.executor, tuple(self.packages), self.slots, self.url)
         if key not in _OPEN:
             executor = _factory(self.executor)(self)

@@ -16,7 +16,7 @@ Plain = object
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one program. `wall_s` None: three times the CPU time plus two seconds."""
+    """Limits of one program. If `wall_s` is None, it is three times the CPU time plus two seconds."""
 
     cpu_s: Positive = 2.0
     wall_s: Positive | None = None
@@ -29,7 +29,7 @@ class Limits:
 
     @property
     def seconds(self) -> float:
-        """Seconds until the program is ended, whatever it does."""
+        """Seconds after which the program is ended, whatever it does."""
         return 3 * self.cpu_s + 2 if self.wall_s is None else self.wall_s
 
 
@@ -72,7 +72,7 @@ class Result:
 
     @property
     def error(self) -> str | None:
-        """Why the program failed, in one line for a prompt; None if it did not."""
+        """The reason why the program failed, in one line for a prompt; None if it did not fail."""
         if self.ok:
             return None
         lines = self.stderr.strip().splitlines()
@@ -90,7 +90,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """The plain value that a call returned; `error` says why there is none."""
+    """The plain value that a call returned. If there is no value, `error` is the reason."""
 
     value: Plain = None
     error: str | None = None

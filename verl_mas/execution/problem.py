@@ -1,23 +1,34 @@
-"""The ground truth of a code task, which says what a program must do, as one JSON text in the dataset."""
+"""The ground truth of a code task. It defines what a program must do, and is one JSON text in the dataset."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Literal
 
-from verl_mas.errors import DataError
+from verl_mas.config.values import load_dataclass
+from verl_mas.errors import ConfigError, DataError
 from verl_mas.execution.limits import Limits
 from verl_mas.execution.unit_tests import Stdio, Test, read_assert
 
-FIELDS = ("kind", "tests", "examples", "golden", "time_limit_s")
 _RULE = (
     'it is a JSON object such as {"kind": "stdio", "tests": [{"input": "1 2", "output": "3"}], "examples": [], '
     '"golden": null, "time_limit_s": null}; with "kind": "call" a test is a text "assert f(1, 2) == 3"'
 )
 _FIX = "prepare the data with `verl-mas data code`, or remove such rows"
+
+
+@dataclass(frozen=True)
+class Fields:
+    """A ground truth as the dataset has it. A test of a function is an assert."""
+
+    kind: Literal["stdio", "call"]
+    tests: Sequence[Stdio | str] = ()
+    examples: Sequence[Stdio | str] = ()
+    golden: str | None = None
+    time_limit_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -52,16 +63,16 @@ class Problem:
         return "stdio" if isinstance(self.tests[0], Stdio) else "call"
 
     def limits(self, limits: Limits) -> Limits:
-        """The limits of a team, with the time limit of this problem if it has one."""
+        """Return the limits of a team, with the time limit of this problem if it has one."""
         return limits if self.time_limit_s is None else replace(limits, cpu_s=self.time_limit_s)
 
     def text(self) -> str:
         """Write the problem in the format that `read` reads."""
-        return json.dumps({name: getattr(self, name) for name in FIELDS}, default=_written)
+        return json.dumps({item.name: getattr(self, item.name) for item in fields(Fields)}, default=_written)
 
     @classmethod
     def read(cls, ground_truth: object) -> Problem:
-        """The problem of a dataset row, from `task.ground_truth`."""
+        """Read the problem of a dataset row from `task.ground_truth`."""
         if not isinstance(ground_truth, str):
             raise _refused(f"the ground truth {ground_truth!r:.200} of a code task", _RULE)
         return _read(ground_truth)
@@ -70,41 +81,19 @@ class Problem:
 @lru_cache(maxsize=256)  # every session of a task reads it, and parsing large literals takes a while
 def _read(text: str) -> Problem:
     try:
-        fields = json.loads(text)
+        found = load_dataclass(Fields, json.loads(text), "ground_truth")
     except (ValueError, RecursionError) as error:
-        raise _refused(f"the ground truth {text!r:.200} of a code task: {error}", _RULE) from error
-    if not isinstance(fields, dict):
-        raise _refused(f"the ground truth {text!r:.200} of a code task", _RULE)
-    unknown = sorted(set(fields) - set(FIELDS))
-    if unknown:
-        raise _refused(f"the fields {', '.join(unknown)} in the ground truth of a code task", _RULE)
-    kind, golden, limit = fields.get("kind"), fields.get("golden"), fields.get("time_limit_s")
-    if kind not in ("stdio", "call"):
-        raise _refused(f"kind {kind!r:.80} in the ground truth of a code task", _RULE)
-    if not isinstance(golden, str | None):
-        raise _refused(f"golden {golden!r:.80} in the ground truth of a code task", _RULE)
-    if not isinstance(limit, int | float | None) or isinstance(limit, bool):
-        raise _refused(f"time_limit_s {limit!r:.80} in the ground truth of a code task", _RULE)
-    return Problem(_tests(fields, "tests", kind), _tests(fields, "examples", kind), golden, limit)
-
-
-def _tests(fields: dict[str, object], name: str, kind: str) -> list[Test]:
-    tests = fields.get(name)
-    if tests is None:
-        return []
-    if not isinstance(tests, list):
-        raise _refused(f"{name} {tests!r:.80} in the ground truth of a code task", _RULE)
-    return [_test(test, kind) for test in tests]
-
-
-def _test(test: object, kind: str) -> Test:
-    if kind == "call" and isinstance(test, str):
-        return read_assert(test)
-    if kind == "stdio" and isinstance(test, dict) and set(test) == {"input", "output"}:
-        given, printed = test["input"], test["output"]
-        if isinstance(given, str) and isinstance(printed, str):
-            return Stdio(given, printed)
-    raise _refused(f"the test {test!r:.200} of a code task of kind {kind}", _RULE)
+        reason = error.value if isinstance(error, ConfigError) else error
+        raise _refused(f"the ground truth {text!r:.200} of a code task: {reason!s:.200}", _RULE) from error
+    tests, examples = (
+        [read_assert(test) if isinstance(test, str) else test for test in given]
+        for given in (found.tests, found.examples)
+    )
+    problem = Problem(tests, examples, found.golden, found.time_limit_s)
+    if problem.kind != found.kind:
+        value = f"kind {found.kind} with the test {found.tests[0]!r:.200} in the ground truth of a code task"
+        raise _refused(value, _RULE)
+    return problem
 
 
 def _written(test: Test) -> str | dict[str, str]:

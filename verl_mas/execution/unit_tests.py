@@ -1,4 +1,4 @@
-"""Tests of programs, and verdicts that a program cannot forge: expected values never enter the process that runs it.
+"""Tests of programs. A program cannot forge a verdict, because expected values never enter the process that runs it.
 
 This module compares results, as text or as plain values of exact built-in types.
 """
@@ -38,7 +38,7 @@ class Returns:
     expected: Plain
 
     def text(self) -> str:
-        """The test as an assert; refused if its values have no literals, such as nan."""
+        """Write the test as an assert. Refuses values without a literal, such as nan."""
         owner, _, name = self.call.function.rpartition(".")
         function = f"{owner}().{name}" if owner else name
         arguments = [*map(repr, self.call.args), *(f"{key}={value!r}" for key, value in self.call.kwargs.items())]
@@ -54,7 +54,7 @@ Test: TypeAlias = Stdio | Returns
 class Verdict:
     """Whether a test passed, how the program ended on it, and what it printed or returned.
 
-    `seconds` is of the program's process; 0 for calls, which share one.
+    `seconds` is the time of the program's process; 0 for calls, which share a process.
     """
 
     passed: bool
@@ -65,7 +65,7 @@ class Verdict:
 
 
 async def run_tests(executor: Executor, program: str, tests: Sequence[Test], limits: Limits) -> list[Verdict]:
-    """A verdict per test. Each input is a process of its own; all calls share one."""
+    """Return a verdict per test. Each input runs in its own process; all calls share a process."""
     inputs = list(dict.fromkeys(test.input for test in tests if isinstance(test, Stdio)))
     calls = list({repr(test.call): test.call for test in tests if isinstance(test, Returns)}.values())
     answers, results = await asyncio.gather(
@@ -137,7 +137,8 @@ def same_value(got: Plain, expected: Plain) -> bool:
 
 
 def _key(value: Plain) -> Plain:
-    """Key of a value in a set or a dict. Keys are equal if `same_value` holds, with exact floats."""
+    """Return the key of a value in a set or a dict. Keys are equal if `same_value` holds and floats are exactly
+    equal."""
     if isinstance(value, bool):
         return (bool, value)
     return type(value)(map(_key, value)) if isinstance(value, tuple | frozenset) else value

@@ -1,7 +1,7 @@
-"""A program as a text that any Python runs, for executors that start a process and read how it ended.
+"""Wraps a program in a text that any Python can run, for executors that start a process and read how it ended.
 
-What a process says about itself is no verdict: a program can print and end in any way, but it does not know what a
-test expects.
+The output and the exit code of a process are not a verdict. A program can print anything and end in any way, but it
+does not know what a test expects.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from verl_mas.execution.limits import DEFAULT, Answer, Call, Limits, Status
 SHELL = 128  # a shell's exit code for a command that a signal ended is this plus the signal
 MARK = "verl-mas answer: "
 
-# The process limits itself: code between fork and exec is not safe in a process with threads, and a service takes no
-# limit of the CPU time. Python ignores SIGXFSZ, so a program could flood its output until it is timed out.
+# The process sets its own limits, because code between fork and exec is not safe in a process with threads, and a
+# service has no limit of the CPU time. Python ignores SIGXFSZ, so a program could flood its output until it times out.
 _TEXT = """\
 def _run(limits, source):
     import os, resource, signal, sys, types
@@ -45,15 +45,15 @@ _run({limits!r}, {program!a})
 
 
 def wrapped(program: str, limits: Limits, **rlimits: int) -> str:
-    """The text to run; `rlimits` are further limits of the process, by their names in `resource`."""
+    """Return the text to run. `rlimits` are further limits of the process, by their names in `resource`."""
     cpu = math.ceil(limits.cpu_s)
-    # The first CPU limit is a signal that says why, the second one cannot be ignored.
+    # At the first CPU limit, the kernel sends a signal that names the cause. At the second limit, it kills the process.
     values = {"RLIMIT_CPU": (cpu, cpu + 1), **{name: (value, value) for name, value in rlimits.items()}}
     return _TEXT.format(limits=values, program=program, not_compiled=NOT_COMPILED)
 
 
 def status_of(exit_code: int, stderr: str, seconds: float, limits: Limits) -> Status:
-    """How a wrapped program ended."""
+    """Return how a wrapped program ended."""
     ended_by = -exit_code if exit_code < 0 else exit_code - SHELL
     if exit_code == 0:
         return Status.OK
@@ -69,7 +69,7 @@ def status_of(exit_code: int, stderr: str, seconds: float, limits: Limits) -> St
 
 
 async def called(executor: Executor, program: str, calls: Sequence[Call], limits: Limits = DEFAULT) -> list[Answer]:
-    """One answer per call, from the output of the program and then the calls."""
+    """Run the program and then the calls, and read one answer per call from the output."""
     wanted = [(call.function, call.args, dict(call.kwargs)) for call in calls]
     more = replace(limits, output_bytes=limits.output_bytes + harness.MAX_BYTES)
     result = await executor.execute(harness.script(program, wanted, MARK), "", more)

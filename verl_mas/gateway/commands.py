@@ -24,6 +24,7 @@ from typing import IO
 from verl_mas.errors import FaultKind, ProgramLost, SessionFault, WorkflowError
 from verl_mas.gateway import forked, launch
 from verl_mas.gateway.host import environment
+from verl_mas.gateway.runner import MOST_OUTCOME, MOST_PRINTED
 from verl_mas.run_folder.records import plain
 from verl_mas.util.forks import Fork, ForkServer, Refused, Restarted, ServerLost, end_of
 from verl_mas.util.threads import in_thread
@@ -31,7 +32,7 @@ from verl_mas.workflow.codecs import JsonObject
 
 TERM_S = 5.0  # seconds between SIGTERM and SIGKILL
 LOOK_S = 0.2  # interval at which the worker checks whether a command has ended
-MOST_OUTCOME, MOST_PRINTED, MOST_VARIABLE = 1 << 20, 64 << 20, 100_000
+MOST_VARIABLE = 100_000
 # Layout of SCM_CREDENTIALS: ids of the process, user and group that sent a message.
 CREDENTIALS = struct.Struct("3i")
 FORKED = f"{forked.__name__}:Programs"

@@ -102,9 +102,9 @@ class FunctionProgram(Program):
 
 
 def program(*, agents: Sequence[str]) -> Callable[[Function], type[FunctionProgram]]:
-    """Makes a workflow of a program: a function of a task and a gateway. `agents` are the names of its models.
+    """Make a workflow of a program, which is a function of a task and a gateway. `agents` are the names of its models.
 
-    It returns a reward, a text (the answer, which verl's reward function scores), an Outcome, a mapping like
+    The function returns a reward, a text (the answer, which verl's reward function scores), an Outcome, a mapping like
     `{"reward": 1.0, "info": {"acc": 1.0}}`, or None (the last reply is the answer).
     """
 

@@ -8,6 +8,7 @@ NAME` only loads a function, to check that this works.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import inspect
 import json
@@ -113,11 +114,10 @@ def load(file: str, name: str) -> Function:
         spec = importlib.util.spec_from_file_location(module_name, file)
         assert spec is not None and spec.loader is not None
         module = sys.modules[module_name] = importlib.util.module_from_spec(spec)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(sys.modules.pop, module_name)
             spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[module_name]
-            raise
+            undo.pop_all()
     found = getattr(sys.modules[module_name], name)
     # `@verl_mas.program` turns a function into a workflow class, which has the function as an attribute.
     function: Function = getattr(found, "function", found)

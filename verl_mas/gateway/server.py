@@ -18,7 +18,7 @@ from verl_mas.errors import EngineLost, FaultKind, SessionFault
 from verl_mas.gateway.dialect import DIALECTS, ApiError, Dialect, Fields, Served
 from verl_mas.gateway.session import Exchange, GatewaySession
 from verl_mas.util.bodies import TooLong, while_connected, whole
-from verl_mas.util.http_server import HEAD_S, Server
+from verl_mas.util.http_server import Server
 from verl_mas.util.loops import PerLoop
 from verl_mas.workflow.codecs import JsonObject
 
@@ -29,7 +29,6 @@ MAX_BODY = 16 << 20
 IDLE_S = 3600
 CHARACTERS_OF_A_TOKEN = 4  # an estimate; Anthropic's own count is an estimate, too
 BODY_S = 60.0  # timeout for the whole body of a request
-TICK_S = 1.0
 LAST_S = 1.0  # how long `close` waits for the last replies to be sent
 MODELS, COUNT = "/v1/models", "/v1/messages/count_tokens"
 # A path may begin with an agent, and Azure's clients add a deployment. Some clients add no /v1, and some add it twice.
@@ -79,7 +78,7 @@ class GatewayServer:
             del self._sessions[_digest(session.key)]
             if not self._sessions and self._server is not None:
                 server, self._server = self._server, None
-                self._closing.cancel()
+                self._ticking.cancel()
                 for listening in server.servers:
                     listening.close()
                 for connection in list(server.server_state.connections):
@@ -95,7 +94,8 @@ class GatewayServer:
         # Call `startup` instead of `run`, because the worker owns the signal handlers and the event loop.
         self._server.lifespan = self._server.config.lifespan_class(self._server.config)
         await self._server.startup(sockets=[listens])
-        self._closing = asyncio.create_task(_close_silent(self._server))
+        # The loop of ticks closes silent connections.
+        self._ticking = asyncio.create_task(self._server.main_loop())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -140,10 +140,7 @@ class GatewayServer:
         raise ApiError(404, f"{request.method} {path}: {instead}")
 
     def _session_of(self, headers: Mapping[str, str]) -> GatewaySession:
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        other = headers.get("x-api-key") or headers.get("api-key", "")
-        key = bearer.strip() if scheme.lower() == "bearer" else other
-        session = self._sessions.get(_digest(key))
+        session = self._sessions.get(_digest(key_of(headers)))
         if session is None or session.over:
             message = "the key is not that of a session that runs: each has its own in OPENAI_API_KEY and the like"
             raise ApiError(401, message, code="invalid_api_key")
@@ -175,6 +172,13 @@ class GatewayServer:
             exchange.delivered = True
 
 
+def key_of(headers: Mapping[str, str]) -> str:
+    """Return the API key of a request. Clients send it in different headers."""
+    scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    other = headers.get("x-api-key") or headers.get("api-key", "")
+    return bearer.strip() if scheme.lower() == "bearer" else other
+
+
 async def read_body(request: Request) -> bytes:
     try:
         return await asyncio.wait_for(whole(request.stream(), MAX_BODY), BODY_S)
@@ -182,12 +186,6 @@ async def read_body(request: Request) -> bytes:
         raise ApiError(413, f"{error}: the limit of a request") from error
     except asyncio.TimeoutError as error:
         raise ApiError(408, f"the body was not complete after {BODY_S:g} s") from error
-
-
-async def _close_silent(server: Server) -> None:
-    while True:
-        await asyncio.sleep(TICK_S)
-        server.close_silent(HEAD_S, IDLE_S)
 
 
 async def _reply(request: Request, exchange: Exchange) -> Served:

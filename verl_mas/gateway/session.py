@@ -37,16 +37,16 @@ class Rules:
     """Rules by which requests become acts."""
 
     models: dict[str, str] = field(default_factory=dict)
-    """The agents that other names of models mean: `{gpt-5-mini: solver}`; `*` is every other name, and
-    `{*:solver}` on a command line."""
+    """Maps names of models to agents: `{gpt-5-mini: solver}`. `*` stands for every other name; on a command line, it is
+    `{*:solver}`."""
 
     thinking: Literal["keep", "drop"] = "keep"
-    """When a program leaves the thought of a reply out of its history. keep: later turns see it, in the same row. drop:
-    they start a row without it."""
+    """The effect of a program that leaves the thought of a reply out of its history. keep: later turns still see the
+    thought, in the same row. drop: they start a new row without it."""
 
     typed: dict[str, Annotated[int, Range(2, 64)]] = field(default_factory=dict)
-    """Most attempts of an agent at a reply that fits the JSON schema of its request: `{solver: 4}`. Those that do not
-    fit are malformed acts."""
+    """Maximum number of attempts of an agent at a reply that fits the JSON schema of its request: `{solver: 4}`.
+    Attempts that do not fit are malformed acts."""
 
     tolerate: list[Literal["timeout", "refused", "limit", "workflow"]] = field(default_factory=list)
     """Faults that the program may handle. Any other fault fails the session, whatever the program returns."""
@@ -55,7 +55,7 @@ class Rules:
     """Seconds in which a client that is gone may send its request again, before the act is cancelled."""
 
     in_flight: Count = 64
-    """Requests of a session at the same time; more are asked to try again."""
+    """Maximum number of concurrent requests of a session. Clients of further requests are asked to try again."""
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ messages."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 from verl_mas.gateway.messages import Canonical, difference
@@ -103,11 +103,10 @@ class Found:
             yield
             return
         self.tip.taken = True
-        try:
+        with ExitStack() as undo:
+            undo.callback(setattr, self.tip, "taken", False)
             yield
-        except BaseException:
-            self.tip.taken = False
-            raise
+            undo.pop_all()
 
 
 class Tips:

@@ -1,4 +1,4 @@
-"""Forms of an answer in a reply, which math teams request, and the forms that verl's own scorers read."""
+"""The forms in which math teams request an answer, and the forms that verl's own scorers read."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ OF_VERL: Mapping[str, AnswerForm] = {"openai/gsm8k": "hashes", "searchR1_": "tag
 
 
 def form_of_verl(data_source: str) -> AnswerForm:
-    """The form that verl's own scorer of a source reads."""
+    """Return the form that verl's own scorer of a source reads."""
     return next((form for start, form in OF_VERL.items() if data_source.startswith(start)), "box")

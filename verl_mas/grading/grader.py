@@ -1,4 +1,4 @@
-"""Graders say whether an answer is right. A workflow's `score` names one."""
+"""Graders decide whether an answer is right. A workflow's `score` names a grader."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ GRADERS: Registry[Grader] = Registry("grader", package="verl_mas.grading.graders
 
 
 def grader(name: str, setting: str | None = None) -> Grader:
-    """The grader of that name: `await grader("em")(truth, answer)`. An error names the `setting` that asked for it."""
+    """Return the grader of that name: `await grader("em")(truth, answer)`. An error names the `setting` that has the
+    name."""
     return GRADERS.find(name, setting)
 
 

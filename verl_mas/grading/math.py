@@ -1,4 +1,5 @@
-"""Whether two answers are mathematically equal: five possible grades, each check bounded in time and memory.
+"""Checks whether two answers are mathematically equal. There are five grades, and each check is bounded in time and
+memory.
 
 Plain numbers are compared here. Everything else goes to math-verify (sympy) in a pool of processes, since a model can
 write an answer that keeps sympy busy indefinitely.
@@ -35,7 +36,8 @@ LIMIT_S = 2.0
 
 
 class Grade(enum.Enum):
-    """What `AnswerChecker` found. Only CORRECT earns a reward; a run counts the others separately."""
+    """The result of a check by `AnswerChecker`. Only CORRECT gets a reward; a run counts the other grades
+    separately."""
 
     CORRECT = "correct"
     WRONG = "wrong"
@@ -70,7 +72,7 @@ _AFTER = re.compile(r"(?:[,;:! ]\\|\s|\$|\.(?!\.))*")
 
 
 def plain_number(text: str) -> Fraction | None:
-    """The value of "42", "-1,000" or "0.75"; None for anything that needs a parser."""
+    """Return the value of "42", "-1,000" or "0.75"; None for anything that needs a parser."""
     return Fraction(text.replace(",", "")) if _PLAIN_NUMBER.fullmatch(text) else None
 
 
@@ -98,7 +100,7 @@ def grade_with_sympy(truth: str, answer: str) -> str:
 
 
 def parse_in_two_stages() -> None:
-    """Faster parsing by latex2sympy, with the same syntax trees, in this process. Idempotent.
+    """Make latex2sympy parse faster in this process, with the same syntax trees. Idempotent.
 
     Symptom: a check takes 20 ms, nearly all of it in ANTLR. Cause: the default prediction mode, LL, analyses the full
     context repeatedly and caches nothing. A parse that succeeds in SLL mode, which caches, gives the same tree (ANTLR's
@@ -149,12 +151,12 @@ def _far_apart(*values: object) -> bool:
 
 
 def legible(text: str | None) -> str | None:
-    """The cleaned text; None if it is empty or longer than an answer can be."""
+    """Clean a text; None if it is empty or longer than an answer can be."""
     return (clean(text) or None) if text is not None and len(text) <= MAX_CHARS else None
 
 
 def ground_truth(value: object) -> str:
-    """A task's ground truth as text; refused if no answer can be checked against it."""
+    """Return a task's ground truth as text. Refuses a ground truth against which no answer can be checked."""
     if unknown(value):
         return UNKNOWN
     truth = legible(None if value is None else str(value))
@@ -204,7 +206,7 @@ class AnswerChecker:
         self.counts = dict.fromkeys(Grade, 0)
 
     def grade(self, truth: object, answer: str | None) -> Grade:
-        """The grade of the text in the answer's box; None stands for a reply without a box. Blocks the thread."""
+        """Grade the text in the answer's box; None stands for a reply without a box. Blocks the thread."""
         pair = _Pair.of(truth, answer)
         return self._count(self._without_pool(pair) or self._result(pair, self._pool.call(*pair)))
 
@@ -217,7 +219,7 @@ class AnswerChecker:
         self._pool.close()
 
     def _without_pool(self, pair: _Pair) -> Grade | None:
-        """The grade if neither sympy nor a process is needed, else None."""
+        """Return the grade if neither sympy nor a process is needed, else None."""
         if pair.answer is None or pair.truth == UNKNOWN:
             return Grade.UNREADABLE
         if pair.answer == pair.truth:
@@ -251,7 +253,7 @@ class AnswerChecker:
 
 @functools.cache
 def shared_checker() -> AnswerChecker:
-    """The checker that this process shares."""
+    """Return the checker of this process."""
     return AnswerChecker()
 
 
@@ -262,7 +264,7 @@ def shared_checker() -> AnswerChecker:
 # allowed in the answer.
 
 _COMMAND = re.compile(r"\\([A-Za-z]+|.)", re.DOTALL)
-# Commands that are part of a value or only its typography.
+# Commands that are part of a value or of its typography.
 _VALUE_COMMANDS = frozenset(
     """
     frac dfrac tfrac cfrac sqrt root binom dbinom tbinom cdot times div ast star pm mp circ degree prime
@@ -293,12 +295,12 @@ _CHANGING_WORDS = frozenset(
     zero one two three four five six seven eight nine ten eleven twelve
     """.split()
 )
-# A text with a digit is not a unit: `7 \\text{8}`.
+# A text with a digit is not a unit, as in `7 \\text{8}`.
 _TEXT = re.compile(r"\\(?:text\w*|mbox|math\w+)\s*\{([^{}]*)\}")
 _WORD = re.compile(r"[A-Za-z]{2,}")
 
 _MATRIX = re.compile(r"\\begin\{(?P<kind>[pbvBV]?matrix|smallmatrix|array)\}.*?\\end\{(?P=kind)\}", re.DOTALL)
-# Text before the sign: names of the requested quantity, such as `x`, `f(2)`, `a_{10}`, `\angle ABC`, `(x, y)`.
+# The text before the sign, which names the requested quantity, such as `x`, `f(2)`, `a_{10}`, `\angle ABC`, `(x, y)`.
 _NAME = re.compile(
     r"""(?: [A-Za-z] (?:_(?:\{[^{}]*\}|\w))?
           | \\(?:text|mathrm|mathbf|operatorname|overline|vec|hat|bar)\{[A-Za-z\s]+\}
@@ -316,7 +318,8 @@ _INTERVAL = re.compile(r"[\[(].*,.*[\])]|\\cup|\\infty|∪|∞", re.DOTALL)  # n
 
 
 def objection(truth: str, answer: str) -> Literal["wrong", "unreadable"] | None:
-    """The grade of an answer that says more than a value, or something else; None: compare the values."""
+    """Return the grade of an answer that says more than a value, or something else; None if the values must be
+    compared."""
     if any(_unreadable(truth, answer)):
         return "unreadable"
     return "wrong" if any(_wrong(truth, answer)) else None
@@ -341,7 +344,7 @@ def _wrong(truth: str, answer: str) -> Iterator[bool]:
     """Yield whether the answer has relations, chains or words that say something else than "it is this value"."""
     yield _compares(answer) and not _is_set(truth)
     yield "=" not in truth and any(not _names(part) for part in _SEPARATOR.split(answer))
-    # Alone, these words separate values; in a longer text they begin something else.
+    # If the whole text is one of these words, it separates values; a longer text says something else.
     joins = {"or", "and"} if "," in truth or _SEPARATOR.search(truth) else set()
     yield not _words(answer, joins).isdisjoint(_CHANGING_WORDS - _words(truth, joins))
     yield any(map(_has_digit, _TEXT.findall(answer))) and _has_digit(_TEXT.sub("", answer))
@@ -351,7 +354,7 @@ def _wrong(truth: str, answer: str) -> Iterator[bool]:
 def _words(text: str, joins: Set[str]) -> set[str]:
     parts = (_TEXT.sub(" ", text), " ".join({each.strip() for each in _TEXT.findall(text)} - joins))
     around, within = ({*_WORD.findall(_COMMAND.sub(" ", part).lower())} for part in parts)
-    # If its braces contain braces, a text is still around.
+    # A text command with nested braces is still in the first part, and its words are not separators.
     return around | within if re.search(r"\\(text|mbox|mathrm|operatorname)", parts[0]) else (around - joins) | within
 
 

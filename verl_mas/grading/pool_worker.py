@@ -1,6 +1,6 @@
 """Processes of a `BoundedPool`: the fork server imports one function and warms it up, and each fork answers its calls.
 
-Besides the function, this needs only the standard library, like the fork server.
+Like the fork server, this module needs only the standard library, in addition to the function.
 """
 
 from __future__ import annotations

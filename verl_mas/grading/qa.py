@@ -44,7 +44,7 @@ def exact_match(answer: str, golden: list[str]) -> float:
 
 
 def f1(answer: str, golden: list[str]) -> float:
-    """The highest F1 of the words over the accepted answers."""
+    """Return the F1 of the words, for the accepted answer that gives the highest F1."""
     return max(_f1(normalise(answer).split(), normalise(accepted).split()) for accepted in golden)
 
 

@@ -197,10 +197,9 @@ class _McpServer:
         try:
             # Other calls may wait for the same start.
             await asyncio.shield(connection.ready)
-        except Exception as error:  # the boundary: a server may fail in any way
+        except EngineLost:
             await connection.end()
-            why = _why(error, self.spec.start_timeout_s)
-            raise EngineLost(f"{self}: {why}{_tail(self.log)}") from error
+            raise
         return connection
 
     def _look_after(self, connection: _Connection) -> asyncio.Task[None]:
@@ -255,7 +254,8 @@ class _Connection:
                     await self._stop.wait()
         except Exception as error:  # noqa: BLE001  # the boundary: a server may fail in any way
             if not self.ready.done():
-                self.ready.set_exception(error)
+                why = _why(error, server.spec.start_timeout_s)
+                self.ready.set_exception(EngineLost(f"{server}: {why}{_tail(server.log)}"))
             else:
                 logger.warning("MCP server %s, as it ended: %s", server.name, _why(error))
 
@@ -272,7 +272,7 @@ class _Connection:
     async def end(self) -> None:
         if not self.ready.done():
             self._owner.cancel()
-            self.ready.set_exception(McpError("it was stopped as it started"))
+            self.ready.set_exception(EngineLost("it was stopped as it started"))
         self._stop.set()
         await asyncio.wait({self._owner}, timeout=STOP_S)
 
@@ -312,7 +312,7 @@ def _text(result: mcp_types.CallToolResult) -> str:
 
 
 def _part(content: object) -> str:
-    """The text of a part of a result; a part that is not text is named."""
+    """Return the text of a part of a result, or the kind of a part that is not text."""
     text = getattr(content, "text", None) or getattr(getattr(content, "resource", None), "text", None)
     if isinstance(text, str):
         return text

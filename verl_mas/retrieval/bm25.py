@@ -1,4 +1,5 @@
-"""BM25 by tantivy: memory-mapped, with passages stored next to the postings. Searches release the interpreter lock."""
+"""A BM25 index by tantivy. It is memory-mapped, and stores the passages next to the postings. Searches release the
+interpreter lock."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ tantivy.require()
 
 BODY, SOURCE = "body", "source"
 ANALYZER = "en_stem"
-# Models write longer queries, which take time but find no more.
+# Most terms of a query. Models also write longer queries, which take more time but find nothing more.
 MAX_TERMS = 64
 HEAP_BYTES = 256_000_000
 
@@ -29,7 +30,7 @@ def write_bm25(passages: Iterable[Passage], path: Path) -> int:
         with tantivy.Index(_schema(), path=str(path)).writer(heap_size=HEAP_BYTES, num_threads=1) as writer:
             for number, passage in enumerate(passages, 1):  # noqa: B007
                 writer.add_document(tantivy.Document(body=f"{passage.title}\n{passage.text}", source=passage.to_json()))
-        # If its thread meets a full disk, tantivy 0.27 may commit without the passages, and without an error.
+        # If the disk is full, the writer of tantivy 0.27 may commit without the passages and without an error.
         if (there := tantivy.Index.open(str(path)).searcher().num_docs) != number:
             raise ValueError(f"IO error: it has {there} of {number} passages")
     except ValueError as error:
@@ -60,7 +61,7 @@ class Bm25Index:
         return [self._search(query, k) for query in queries]
 
     def terms(self, query: str) -> list[str]:
-        """The distinct terms of a query. There is no query syntax, so a colon has no special meaning."""
+        """Return the distinct terms of a query. There is no query syntax, so a colon has no special meaning."""
         return list(dict.fromkeys(self._analyzer.analyze(query)))[:MAX_TERMS]
 
     def _search(self, query: str, k: int) -> list[Passage]:
@@ -76,7 +77,7 @@ class Bm25Index:
 
 def _schema() -> object:
     builder = tantivy.SchemaBuilder()
-    # Frequencies without positions: there are no phrase queries.
+    # Store frequencies without positions, because there are no phrase queries.
     builder.add_text_field(BODY, stored=False, tokenizer_name=ANALYZER, index_option="freq")
     builder.add_bytes_field(SOURCE, stored=True, indexed=False)
     return builder.build()

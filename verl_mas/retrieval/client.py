@@ -1,4 +1,4 @@
-"""The client of a retriever. Queries of many sessions share requests, and a failure is data."""
+"""The client of a retriever. Queries of many sessions share requests, and a failure is part of the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from verl_mas.util.bodies import TooLong, answered
 from verl_mas.util.loops import PerLoop, waited_for
 from verl_mas.util.text import bare_address
 
-# Of a response: 64 queries with 100 passages of 10,000 characters. A server that sends more is not a retriever.
+# Limit of a response: 64 queries with 100 passages of 10,000 characters each. A server that sends more is not a
+# retriever.
 MAX_RESPONSE_BYTES = 64_000_000
 
 
@@ -32,7 +33,8 @@ class SearchResult:
 
 @dataclass
 class Breaker:
-    """A circuit breaker: after `threshold` failures in a row, calls fail for `cooldown_s`; then one is tried."""
+    """A circuit breaker. After `threshold` consecutive failures, it admits no calls for `cooldown_s` seconds. Then it
+    admits one call, to test the server."""
 
     threshold: int = 5
     cooldown_s: float = 10.0
@@ -64,14 +66,14 @@ class _RetrieverDown(Exception):
 
 @dataclass(eq=False)
 class RetrieverClient:
-    """Queries one `/retrieve` URL, for all sessions of an event loop."""
+    """Sends the queries of all sessions of an event loop to one `/retrieve` URL."""
 
     url: str
     topk: int = 3
     timeout_s: float = 30.0
     retries: int = 2
     backoff_s: float = 0.2
-    window_s: float = 0.002  # queries that arrive within it share a request
+    window_s: float = 0.002  # queries that arrive within this time share a request
     max_batch: int = 64
     connections: int = 32
     breaker: Breaker = field(default_factory=Breaker)
@@ -80,12 +82,12 @@ class RetrieverClient:
     def __post_init__(self) -> None:
         limits = httpx.Limits(max_connections=self.connections, max_keepalive_connections=self.connections)
         self._http = httpx.AsyncClient(timeout=self.timeout_s, limits=limits, transport=self.transport, trust_env=False)
-        self._shown = bare_address(self.url)  # A model reads it, and every record has it.
+        self._shown = bare_address(self.url)  # without a password, because models read it and records have it
         self._waiting: list[tuple[str, int, asyncio.Future[SearchResult]]] = []
         self._sending: set[asyncio.Task[None]] = set()
 
     async def search(self, query: str, topk: int | None = None) -> SearchResult:
-        """The passages of a query. Failures of the server are in `error`, not raised."""
+        """Search for a query. A failure of the server is not raised; it is the `error` of the result."""
         try:
             query.encode()
         except UnicodeEncodeError as error:
@@ -167,7 +169,7 @@ class RetrieverClient:
 
 
 def _passages(body: bytes, queries: int) -> list[list[Passage]]:
-    """Those of a `/retrieve` response, with or without scores."""
+    """Parse the passages of a `/retrieve` response, with or without scores."""
     try:
         result = json.loads(body)["result"]
         passages = [[_passage(item, place) for place, item in enumerate(hits)] for hits in result]
@@ -191,7 +193,7 @@ _clients = PerLoop[dict[tuple[str, int, float], RetrieverClient]](dict)
 
 
 def retriever(url: str, topk: int = 3, timeout_s: float = 30.0) -> RetrieverClient:
-    """The client that all sessions of this event loop share."""
+    """Return the client that all sessions of this event loop share."""
     clients, key = _clients.here(), (url, topk, timeout_s)
     if key not in clients:
         clients[key] = RetrieverClient(*key)
@@ -199,7 +201,7 @@ def retriever(url: str, topk: int = 3, timeout_s: float = 30.0) -> RetrieverClie
 
 
 def check_reachable(url: str, topk: int, timeout_s: float = 10.0) -> None:
-    """Search as a run will; refuse a server that does not answer it. For any `/retrieve` server."""
+    """Search as a run will, and refuse a server that does not answer. This works for any `/retrieve` server."""
 
     async def found() -> SearchResult:
         client = RetrieverClient(url, topk, timeout_s, retries=0)

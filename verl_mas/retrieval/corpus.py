@@ -24,7 +24,7 @@ class Passage:
 
     @property
     def contents(self) -> str:
-        """Title and text as one string, as in the corpus files of Search-R1."""
+        """The title and the text as one string, as in the corpus files of Search-R1."""
         return f'"{self.title}"\n{self.text}' if self.title else self.text
 
     @classmethod
@@ -62,13 +62,13 @@ class Passage:
 
 
 def read_corpus(path: str | Path) -> Iterator[Passage]:
-    """The passages of a `.jsonl`, `.jsonl.gz` or `.parquet` file."""
+    """Yield the passages of a `.jsonl`, `.jsonl.gz` or `.parquet` file."""
     known = set[str]()
     for number, row in enumerate(read_rows(Path(path))):
         passage = Passage.from_row(row, number, str(path))
         if passage.id in known:
-            rule = "the passages that a search finds are told apart by their ids"
-            raise DataError(f"{path}, row {number}: the id {passage.id!r} again", rule=rule, fix="number them anew")
+            rule = "a search identifies passages by their ids"
+            raise DataError(f"{path}, row {number}: the id {passage.id!r} again", rule=rule, fix="number them again")
         if number < MANY:  # a set of all ids of a large corpus would take gigabytes
             known.add(passage.id)
         yield passage

@@ -1,4 +1,4 @@
-"""Dense vectors: an e5-class encoder, and inner products in a flat faiss index."""
+"""A dense index: vectors of an e5-class encoder, compared by inner products in a flat faiss index."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Encoder:
-    """Encodes texts as vectors: mean pooling and unit length, with the prefixes with which e5 was trained."""
+    """Encodes texts as vectors of unit length by mean pooling. Texts get the prefixes with which e5 was trained."""
 
     def __init__(self, name: str):
         import torch

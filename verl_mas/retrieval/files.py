@@ -1,4 +1,4 @@
-"""Rows of a file: JSON lines, optionally gzipped, parquet, or a stream of Arrow batches."""
+"""Reads the rows of a file: JSON lines (which may be gzipped), parquet, or a stream of Arrow batches."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, TypeAlias
 
 from verl_mas.errors import DataError
 
-# A row of a user's file or of a public set: any values.
+# A row of a user's file or of a public data set. It may have values of any type.
 Row: TypeAlias = Mapping[str, Any]
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".arrow")
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """The rows of a file. A file that is neither .parquet nor .arrow is read as JSON lines in UTF-8."""
+    """Yield the rows of a file. A file that is neither .parquet nor .arrow is read as JSON lines in UTF-8."""
     if not path.is_file():
         raise DataError(f"file {path}", rule="the file must exist", fix="give the path of an existing file")
     number = 0

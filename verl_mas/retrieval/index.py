@@ -23,7 +23,7 @@ class Index(Protocol):
     """An index, built once into a folder and then memory-mapped from it. It is thread-safe."""
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """The best `k` passages of each query, best first, with their scores."""
+        """Find the best `k` passages of each query, with their scores. The best passage is first."""
 
     def __len__(self) -> int: ...
 
@@ -58,7 +58,7 @@ def build(
 
 
 def _kind(encoder: str | None) -> tuple[Callable[[Iterable[Passage], Path], int], Callable[[Path], Index]]:
-    """The functions that write and open an index of this kind."""
+    """Return the functions that write and open an index of this kind."""
     if encoder is None:
         from verl_mas.retrieval.bm25 import Bm25Index, write_bm25
 
@@ -89,7 +89,7 @@ def open_index(path: str | Path) -> Index:
 
 
 def read_meta(path: Path) -> Meta:
-    """The metadata of an index. Refuses an unfinished index, another format, and missing or truncated files."""
+    """Read the metadata of an index. Refuses an unfinished index, another format, and missing or truncated files."""
     if not (path / META).is_file():
         rule = "an index is a folder that `verl-mas retriever build` has written"
         fix = f"verl-mas retriever build --corpus passages.jsonl --index {path}"
@@ -110,7 +110,8 @@ def read_meta(path: Path) -> Meta:
 
 
 def _sizes(path: Path) -> dict[str, int]:
-    """Bytes of each file, without tantivy's lock files, which may be missing in a copy of an index."""
+    """Return the size of each file in bytes, except tantivy's lock files, which may be missing in a copy of an
+    index."""
     return {file.name: file.stat().st_size for file in path.iterdir() if not file.name.startswith((".", META))}
 
 

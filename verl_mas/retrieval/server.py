@@ -16,7 +16,7 @@ from verl_mas.util.threads import begun
 
 # Search-R1's client sends the queries of all active rollouts in one request: 512 tasks with 5 rollouts are 2,560.
 MAX_QUERIES = 16_384
-# Of one response, so that one request does not take minutes and hundreds of megabytes.
+# Most passages of a response. Otherwise a request could take minutes and hundreds of megabytes.
 MAX_PASSAGES = 200_000
 MAX_BODY_BYTES = 8_000_000
 # The rest of a longer query is ignored; see docs/search.md.
@@ -33,9 +33,10 @@ class Query(BaseModel):
 def create_app(
     load: Callable[[], Index], topk: int = 3, failed: Callable[[BaseException], None] = lambda error: None
 ) -> FastAPI:
-    """`load` runs in the background. Until it returns, `/health` answers 200, `/ready` and `/retrieve` 503.
+    """Make the application. `load` runs in the background. Until it returns, `/health` answers 200, and `/ready` and
+    `/retrieve` answer 503.
 
-    If it fails they keep answering 503, with the error, which is also passed to `failed`.
+    If `load` fails, `/ready` and `/retrieve` answer 503 with the error, which is also passed to `failed`.
     """
     app = FastAPI(title="verl-mas retriever")
     loading = begun(load, "index")
@@ -73,12 +74,12 @@ def create_app(
 
 
 def read(body: bytes) -> Query:
-    """The query of a body. Its JSON is read by pydantic, which refuses what Python's reader lets pass: half of a
-    surrogate pair, which no response could repeat."""
+    """Parse the query in a body. pydantic reads the JSON, because it refuses half of a surrogate pair. Python's own
+    reader accepts it, but a response cannot contain it."""
     try:
         return Query.model_validate_json(body)
     except ValidationError as error:
-        # Without the input, which may be megabytes that no JSON can hold.
+        # Leave out the input, which may be megabytes long, or contain characters that JSON cannot hold.
         raise HTTPException(422, error.errors(include_input=False, include_url=False, include_context=False)) from error
 
 

@@ -27,7 +27,7 @@ class LocalSource:
 
 
 def source(where: str, topk: int, timeout_s: float) -> PassageSource:
-    """The source at a URL or in a folder, shared by the sessions of this process."""
+    """Return the source at a URL or in a folder. The sessions of this process share it."""
     if is_url(where):
         return retriever(where, topk, timeout_s)
     return LocalSource(_opened(str(Path(where).resolve())), topk)

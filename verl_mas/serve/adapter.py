@@ -107,7 +107,7 @@ def _other_base(base: str, problem: str) -> ConfigError:
 
 
 def _start_config(policy: TeamPolicy) -> dict[str, object]:
-    """The configuration of the adapter from which this one started."""
+    """Return the configuration of the adapter from which this adapter started."""
     if policy.start_adapter is None:
         return plain_config(LoraConfig())
     path = Path(policy.start_adapter) / CONFIG
@@ -130,7 +130,7 @@ def _set_precision(model: nn.Module, dtype: torch.dtype) -> None:
 
 @torch.no_grad()
 def log_probs(model: nn.Module, ids: Sequence[int]) -> torch.Tensor:
-    """Log-probs of every token of a prompt, except the first."""
+    """Return the log-probs of all tokens of a prompt except the first."""
     tokens = torch.tensor([ids])
     scores: torch.Tensor = model.eval()(input_ids=tokens).logits.float().log_softmax(-1)
     return scores[0, :-1].gather(-1, tokens[0, 1:, None]).squeeze(-1)

@@ -18,9 +18,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from verl_mas.errors import EngineLost, failures
+from verl_mas.errors import EngineLost, InvalidInput, SessionFault, failures
 from verl_mas.gateway.dialect import ApiError
-from verl_mas.gateway.server import read_body
+from verl_mas.gateway.server import key_of, read_body
 from verl_mas.serve.replies import Answers, ReplyWriter, refusal
 from verl_mas.serve.requests import ChatRequest, read_request
 from verl_mas.serve.runtime import Runtime, checked_sampling
@@ -52,7 +52,7 @@ class TeamServer:
         sessions.set_function(lambda: self._running)
         self._seconds = Histogram(
             "verl_mas_request_seconds",
-            f"Of a request to {CHAT}, until its answer was sent. Status 499: the client was gone",
+            f"Seconds from a request to {CHAT} until its answer was sent. Status 499: the client disconnected",
             ["status"],
             registry=self._measured,
             buckets=(0.1, 0.3, 1, 3, 10, 30, 100, 300),
@@ -175,14 +175,11 @@ class TeamServer:
             task = Task(asked.messages, ground_truth=extension.ground_truth, extra_info=extension.extra_info)
             ended = await self.runtime.session(task, listener=listener, sampling=asked.sampling)
             return Answers.of_session(ended, asked)
-        except Exception as error:
+        except (EngineLost, InvalidInput, SessionFault) as error:
             if isinstance(error, EngineLost) and not self._lost:
                 self._lost = True
                 logger.error("%s", error)
-            problem = refusal(error, self.runtime)
-            if problem is None:
-                raise
-            raise problem from error
+            raise refusal(error, self.runtime) from error
 
     async def _alone(self, asked: ChatRequest, policy: str, listener: Listener | None) -> list[client.Generation]:
         """Generate replies of one policy to the unchanged messages of a request."""
@@ -222,8 +219,7 @@ class TeamServer:
             if is_loopback((request.scope.get("server") or ("",))[0]) and not is_loopback(_name(host)):
                 raise ApiError(403, f"Host: {host} is not a name of this machine; ask localhost, or serve with a key")
             return
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._key.encode()):
+        if not hmac.compare_digest(key_of(request.headers).encode(), self._key.encode()):
             raise ApiError(401, "the request has no valid key: Authorization: Bearer KEY", code="invalid_api_key")
 
 

@@ -1,4 +1,4 @@
-"""The embedded engine in this process: one engine per base, in whose batches all adapters of the base take part."""
+"""The embedded engine in this process. Each base has one engine, which batches the requests of all its adapters."""
 
 from __future__ import annotations
 
@@ -164,7 +164,8 @@ class Pieces:
 
     def __init__(self, tokenizer: Tokenizer, on_text: Callable[[str], None]):
         self._tokenizer, self._on_text = tokenizer, on_text
-        # Text of the tokens before `_read` is reported. The tokens since `_start` decide how the next ones are decoded.
+        # The text of the tokens before `_read` has been reported. The tokens since `_start` are decoded again, because
+        # the text of the next tokens depends on them.
         self._start = self._read = 0
         self._last = 0.0
 

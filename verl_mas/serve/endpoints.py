@@ -65,8 +65,8 @@ def remotes(endpoints: Mapping[str, Endpoint], acting: Mapping[str, str | None])
 
 
 def _served(policy: str, model: str | None, url: str, key: str | None) -> str:
-    """The name under which the endpoint serves the policy: its own name, its model's, or a path that ends with its
-    own."""
+    """Find the name under which the endpoint serves the policy. It is the name of the policy, the name of its model, or
+    a path that ends with the name of the policy."""
     names = _listed(policy, url, key)
     fitting = [name for name in names if name in (policy, model) or PurePosixPath(name).name == policy]
     if fitting:

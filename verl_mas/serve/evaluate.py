@@ -29,7 +29,7 @@ from verl_mas.workflow.team_file import TEAM_FILE, TeamFile
 
 FORMAT = 1
 MEDIA = ("videos", "audios")
-OF_ACTS = ("agent", "turn", "text", "malformed", "truncated", "reward")  # fields of an act that a record has unchanged
+OF_ACTS = ("agent", "turn", "text", "malformed", "truncated", "reward")  # fields of an act that a record copies
 WRITTEN = "each session is written when it has ended"
 # The index of a task, and of a session on it.
 Key = tuple[int, int]
@@ -39,7 +39,7 @@ Table = dict[str, dict[str, float]]  # name -> number, by data source
 def identity_of(folder: Path, team: TeamFile, data: Path, engine: object, sampling: object) -> Fields:
     """Identity of all sessions in one file. Sessions in a file with another identity are not reused.
 
-    `engine`: what serves the policies, here or at endpoints.
+    `engine` describes the servers of the policies, in this process or at endpoints.
     """
     of_team, of_data = (hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in (folder / TEAM_FILE, data))
     weights = {name: fingerprint(folder / policy.folder) for name, policy in team.policies.items() if policy.folder}
@@ -241,7 +241,7 @@ def summary(records: Sequence[Fields]) -> Fields:
 
 
 def _of_acts(acts: Sequence[Fields], sessions: int) -> dict[str, float]:
-    """Shares and means over the acts of an agent."""
+    """Compute shares and means over the acts of an agent."""
     own = [act["reward"] for act in acts if act["reward"] is not None]
     calls = sum(act["tool_calls"] for act in acts)
     return {
@@ -255,8 +255,8 @@ def _of_acts(acts: Sequence[Fields], sessions: int) -> dict[str, float]:
 
 
 def difference(first: Sequence[Fields], second: Sequence[Fields]) -> Table:
-    """The first minus the second, per source. Results of the same task are compared in pairs, and the interval is over
-    tasks."""
+    """Subtract the results of the second team from those of the first, per source. Results of the same task are
+    compared in pairs, and the interval is over tasks."""
     theirs, differences = _by_source(second), {}
     for source, mine in _by_source(first).items():
         pairs = [(values, theirs[source][task]) for task, values in mine.items()]

@@ -55,7 +55,7 @@ Curve: TypeAlias = tuple[list[int], list[float]]
 
 
 def find_checkpoint(folder: Path, step: int | None = None) -> Checkpoint:
-    """Find a checkpoint: this one, that of a step, or the latest one in a run's folder."""
+    """Find a checkpoint: the folder itself, the checkpoint of a step, or the latest checkpoint in a run's folder."""
     if step is not None:
         if step_of(folder) is not None:
             rule = "a step is chosen from a run's folder"
@@ -113,7 +113,7 @@ class Export:
             yield f"{team}"
 
     def _chosen(self, only: str | None) -> Mapping[str, TeamPolicy]:
-        """The policies with their own weights."""
+        """Return the policies with their own weights."""
 
         def refreshed(snapshot: str) -> bool:
             return model.read_record(self.checkpoint.folder / snapshot / weight_folder.RECORD, "step")["step"] != 0
@@ -254,8 +254,8 @@ def _writing(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Card:
-    """The model card. `config` and `steps` come from the run's folder, if it has them; steps only up to the exported
-    one."""
+    """The model card. `config` and `steps` come from the run's folder, if it has them. `steps` ends with the exported
+    step."""
 
     name: str
     team: TeamFile
@@ -295,7 +295,8 @@ class Card:
         )
 
     def _row(self, name: str, curves: Mapping[str, Curve]) -> dict[str, object]:
-        """The first and the last value of a curve, each with its step. The interval belongs to the last value."""
+        """Return the first and the last value of a curve, each with its step. The interval belongs to the last
+        value."""
         steps, values = curves[name]
         low, high = (series(self.steps, f"{CORE}{name}/{end}")[1] for end in ("low", "high"))
         return {
@@ -308,7 +309,8 @@ class Card:
         }
 
     def _curves(self) -> dict[str, Curve]:
-        """The means and pass@k of validation. For sessions that are either right or wrong, pass@1 equals the mean."""
+        """Return the means and pass@k of validation. For sessions that are either right or wrong, pass@1 equals the
+        mean."""
         names = dict.fromkeys(key for step in self.steps for key in step.values if key.startswith(CORE))
         steps = [Step(one.number, {k: v for k, v in one.values.items() if isfinite(v)}) for one in self.steps]
         found = {
@@ -321,5 +323,5 @@ class Card:
 
 
 def _short(model: str | None) -> str:
-    """The name of a model without the folders of the machine that trained it."""
+    """Return the name of a model without the folders of the machine that trained it."""
     return Path(str(model)).name if Path(str(model)).is_absolute() else str(model)

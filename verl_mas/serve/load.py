@@ -28,12 +28,12 @@ def load(
     sampling: Mapping[str, object] | str = "",
     trust_remote_code: bool = False,
 ) -> TrainedTeam:
-    """The team in a folder that `verl-mas export` wrote.
+    """Load the team in a folder that `verl-mas export` wrote.
 
     Its policies run in this process, unless `endpoints` has the URL of an OpenAI-compatible server for them. `engine`:
-    settings of the engine of this process, such as `{"threads": 2}`. Agents sample as in validation; `sampling` is
-    `training`, or settings over those of every agent. `trust_remote_code`: run the code that the
-    folder and its models name.
+    settings of the engine of this process, such as `{"threads": 2}`. Agents sample as in validation. `sampling` is
+    `training`, or has settings that replace those of every agent. `trust_remote_code`: run the code that the folder and
+    its models name.
     """
     # Runtime loads torch and verl.
     from verl_mas.serve.runtime import Runtime
@@ -61,7 +61,7 @@ class TrainedTeam:
         return tuple(self.runtime.members)
 
     def run(self, task: Question, *, listener: Listener | None = None) -> Session:
-        """The finished session. Raises SessionFault when its last attempt failed."""
+        """Run a session and return it. Raises SessionFault if its last attempt failed."""
         refuse_in_loop("team.run", "await team.arun(...)")
         return finished(self._loop.result(self._session(task, listener)))
 
@@ -72,7 +72,7 @@ class TrainedTeam:
     def run_many(
         self, tasks: Iterable[Question], concurrency: int = CONCURRENCY, *, ordered: bool = True
     ) -> Iterator[SessionResult]:
-        """The sessions of tasks, which are read as places get free. A session that failed is a result, too."""
+        """Yield the sessions of tasks. A task is read when a session can start. A failed session is a result, too."""
         return self._loop.iterate(many(tasks, self._session, concurrency, ordered=ordered))
 
     def arun_many(

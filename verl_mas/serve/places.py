@@ -1,4 +1,4 @@
-"""Places of an exported team's weights."""
+"""Finds the weights of an exported team."""
 
 from __future__ import annotations
 

@@ -61,7 +61,8 @@ class Answers:
 
 
 def answer_of(session: Session) -> CompletionChoice:
-    """The answer of a session. A workflow may end without an answer, as games do; then the last reply is the answer."""
+    """Return the answer of a session. Some workflows, such as games, end without an answer; then the last committed
+    reply is the answer."""
     answer = session.outcome.answer if session.outcome else None
     last = next((reply for reply in reversed(session.replies) if reply.committed), None)
     reply = answer if isinstance(answer, Reply) else last if answer is None else None
@@ -70,7 +71,8 @@ def answer_of(session: Session) -> CompletionChoice:
 
 
 def transcript(session: Session) -> JsonObject:
-    """List every act, with the reward, which means something only if the request had the data to compute it from."""
+    """List every act, and the reward. The reward is meaningful only if the request had the data from which it is
+    computed."""
     acts = [{name: getattr(reply, name) for name in OF_ACTS} for reply in session.replies]
     # Values that JSON lacks, such as NaN, become text; numbers of numpy become numbers.
     info = json.loads(json.dumps(session.info, default=plain), parse_constant=str)
@@ -89,7 +91,7 @@ class ReplyWriter(ChatWriter):
         return self.completion(choices, found.usage, found.ours)
 
     def act(self, text: ActText) -> str:
-        """Send text of any agent, for requests that ask for the transcript. The answer itself does not have it."""
+        """Format new text of any agent, for requests that ask for the transcript. It is not part of the answer."""
         found = {"agent": text.agent, "act": text.act, "text": text.text, "last": text.last}
         return self.chunk({"choices": [], OURS: found})
 
@@ -102,16 +104,12 @@ class ReplyWriter(ChatWriter):
         return event(problem.body)
 
 
-def refusal(error: Exception, runtime: Runtime) -> ApiError | None:
-    """The HTTP error for what a session raises; None for a mistake of ours."""
-    if isinstance(error, ApiError):
-        return error
+def refusal(error: EngineLost | InvalidInput | SessionFault, runtime: Runtime) -> ApiError:
+    """Return the HTTP error for a failed session."""
     if isinstance(error, EngineLost):
         return ApiError(503, "an engine is lost; the log of the server says why", code="engine_lost")
     if isinstance(error, InvalidInput):
         return ApiError(400, str(error))
-    if not isinstance(error, SessionFault):
-        return None
     member = runtime.members.get(error.agent or "")
     at = runtime.clients.get(member.spec.policy) if member else None
     message, remote = str(error), isinstance(at, OpenAIClient)

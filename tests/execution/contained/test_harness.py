@@ -93,7 +93,7 @@ def test_levels_are_bounded_on_both_sides():
         '["' + "\\" * 99_999,
         "9" * 500_000,
         '{"int": "' + "9" * 900_000 + 'z"}',
-        # It could be read, and would raise where it is printed.
+        # Python could read this number, but would refuse to print it.
         '{"int": "' + "9" * 3_800 + '"}',
         '{"set": [[]]}',
         '{"set": [' + ",".join(f'{{"int": "{(2**61 - 1) * i:#x}"}}' for i in range(2**10, 30_000)) + "]}",

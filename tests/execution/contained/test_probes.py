@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from contextlib import aclosing
 
 import pytest
 
@@ -14,18 +15,14 @@ from verl_mas.execution.executor import Execution
 from verl_mas.execution.executors.contained import Contained
 from verl_mas.execution.limits import Result, Status
 
-# Not tried without a sandbox: it would trace the tests, kernels may have no x32, and it would not end.
+# These probes are not run without a sandbox: the first would trace the tests, a kernel may lack x32, and the last would
+# not end.
 UNTRIED = ("trace a process", "call the kernel by the numbers of x32", "compute longer than allowed")
 
 
-def test_every_probe_is_refused():
-    async def run():
-        executor = Contained(Execution())
-        found = await got_through(executor)
-        await executor.aclose()
-        return found
-
-    assert asyncio.run(run()) == []
+async def test_every_probe_is_refused():
+    async with aclosing(Contained(Execution())) as executor:
+        assert await got_through(executor) == []
     assert len(PROBES) == len({probe.name for probe in PROBES}) == 14
 
 

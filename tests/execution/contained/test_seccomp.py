@@ -22,7 +22,7 @@ FILTER = program()
 
 
 def answer(number: int, *arguments: int, architecture: int = X86_64, code: list[Instruction] = FILTER) -> int:
-    """What the kernel would do: an interpreter of the instructions that the filter uses."""
+    """Interpret the instructions of the filter, and return what the kernel would do."""
     words = [number, architecture, 0, 0]
     for value in (*arguments, 0, 0, 0, 0, 0, 0)[:6]:
         words += [value & 0xFFFFFFFF, value >> 32 & 0xFFFFFFFF]

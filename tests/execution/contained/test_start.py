@@ -1,22 +1,21 @@
-"""What a fork server takes from the process that starts it."""
+"""The environment and signals that a fork server inherits from its caller."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
 import sys
+from contextlib import aclosing
 from pathlib import Path
 
 import psutil
 
 from verl_mas.execution.executor import Execution
 from verl_mas.execution.executors.contained import Contained
-from verl_mas.execution.limits import Result
 
 
-def test_the_fork_server_gets_nothing_of_its_caller(tmp_path, monkeypatch):
+async def test_the_fork_server_gets_nothing_of_its_caller(tmp_path, monkeypatch):
     for module in ("random", "json", "sitecustomize", "contained", "numpy"):
         (tmp_path / f"{module}.py").write_text("1 / 0")
     monkeypatch.chdir(tmp_path)
@@ -26,18 +25,12 @@ def test_the_fork_server_gets_nothing_of_its_caller(tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     executor, (inherited, _) = Contained(Execution()), os.pipe()
     os.set_inheritable(inherited, True)
-
-    async def run() -> tuple[Result, list[str], set[str]]:
-        try:
-            result = await executor.execute("import random, json; print(json.dumps(1))")
-            (server,) = map(psutil.Process, executor.pids())
-            family = [server, *server.children(recursive=True)]
-            opened = [os.readlink(file) for one in family for file in Path(f"/proc/{one.pid}/fd").iterdir()]
-            return result, opened, {name for one in family for name in one.environ()}
-        finally:
-            await executor.aclose()
-
-    result, opened, environment = asyncio.run(run())
+    async with aclosing(executor):
+        result = await executor.execute("import random, json; print(json.dumps(1))")
+        (server,) = map(psutil.Process, executor.pids())
+        family = [server, *server.children(recursive=True)]
+        opened = [os.readlink(file) for one in family for file in Path(f"/proc/{one.pid}/fd").iterdir()]
+        environment = {name for one in family for name in one.environ()}
     assert result.stdout == "1\n", result.stderr
     assert not environment & poison.keys() and "LD_LIBRARY_PATH" in environment
     assert {name.split(":")[0] for name in opened} == {"/dev/null", "/memfd", "pipe", "socket"}

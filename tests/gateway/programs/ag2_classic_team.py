@@ -1,4 +1,4 @@
-"""A group chat of AG2 Classic, the package `autogen`: in turn, or as the manager's model says."""
+"""A round-robin group chat of AG2 Classic, the package `autogen`."""
 
 from autogen import ConversableAgent, GroupChat, GroupChatManager, LLMConfig, register_function
 
@@ -8,7 +8,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def play(task, gateway, method):
+def team(task, gateway):
     def config(name):
         return LLMConfig(
             {"api_type": "openai", "model": name, "base_url": gateway.base_url, "api_key": gateway.api_key}
@@ -18,7 +18,7 @@ def play(task, gateway, method):
     solver = ConversableAgent("solver", system_message="You compute.", llm_config=config("solver"))
     critic = ConversableAgent("critic", system_message="You check. Say APPROVE.", llm_config=config("critic"))
     register_function(add, caller=solver, executor=user, description="Add two numbers.")
-    chat = GroupChat([user, solver, critic], messages=[], max_round=12, speaker_selection_method=method)
+    chat = GroupChat([user, solver, critic], messages=[], max_round=12, speaker_selection_method="round_robin")
     manager = GroupChatManager(
         groupchat=chat,
         llm_config=config("selector"),
@@ -27,11 +27,3 @@ def play(task, gateway, method):
     user.initiate_chat(manager, message=task.question)
     answers = [message["content"] for message in chat.messages if message.get("name") == "solver"]
     return float(task.ground_truth in str(answers[-1]))
-
-
-def team(task, gateway):
-    return play(task, gateway, "round_robin")
-
-
-def auto(task, gateway):
-    return play(task, gateway, "auto")

@@ -1,4 +1,4 @@
-"""A solver with a tool and a critic, in turn, over a hub."""
+"""A solver with a tool and a critic take turns over a hub."""
 
 from ag2 import Agent, tool
 from ag2.config import OpenAIConfig
@@ -29,11 +29,3 @@ async def team(task, gateway):
     texts = [str(event.event_data) for event in events if event.event_type in (EV_TEXT, EV_PACKET)]
     await hub.close()
     return float(task.ground_truth in texts[-2])
-
-
-async def ask(task, gateway):
-    """One agent, asked twice."""
-    config = OpenAIConfig(model="solver", base_url=gateway.base_url, api_key=gateway.api_key)
-    reply = await Agent("solver", prompt="You compute.", config=config, tools=[add]).ask(task.question)
-    reply = await reply.ask("Are you sure?")
-    return reply.body

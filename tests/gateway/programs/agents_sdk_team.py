@@ -1,9 +1,9 @@
-"""A triage agent that hands off to one that computes."""
+"""A triage agent hands off to an agent that computes."""
 
 from agents import Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
 from openai import AsyncOpenAI
 
-# Traces go to OpenAI.
+# The SDK would send traces to OpenAI.
 set_tracing_disabled(True)
 
 
@@ -22,10 +22,6 @@ def triage(gateway, kind=OpenAIResponsesModel):
 
 async def team(task, gateway):
     return (await Runner.run(triage(gateway), task.question)).final_output
-
-
-async def chat(task, gateway):
-    return (await Runner.run(triage(gateway, OpenAIChatCompletionsModel), task.question)).final_output
 
 
 async def streamed(task, gateway):

@@ -1,4 +1,4 @@
-"""The `anthropic` package alone: a conversation with a tool."""
+"""A conversation with a tool, with the `anthropic` package only."""
 
 import anthropic
 

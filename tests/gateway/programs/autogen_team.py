@@ -1,4 +1,4 @@
-"""A solver with a tool and a critic: in turn, or as a selector says."""
+"""A solver with a tool and a critic. They take turns, or a selector chooses the speaker."""
 
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.conditions import MaxMessageTermination, TextMentionTermination

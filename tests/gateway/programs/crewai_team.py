@@ -1,4 +1,4 @@
-"""Two agents, two tasks, in order."""
+"""Two agents with a task each, one after the other."""
 
 import os
 

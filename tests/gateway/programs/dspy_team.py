@@ -1,11 +1,11 @@
-"""Two modules of DSPy as agents: one drafts, the other revises, each with a language model of its own name."""
+"""Two modules of DSPy as agents: one drafts, the other revises. Each has a language model of its own name."""
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 
 def model(name, gateway):
-    # From DSPy's cache, every session of a group would get the same reply.
+    # With DSPy's cache, every session of a group would get the same reply.
     return dspy.LM(f"openai/{name}", api_base=gateway.base_url, api_key=gateway.api_key, cache=False)
 
 
@@ -23,7 +23,8 @@ class Team(dspy.Module):
 
 
 def answer_of(module, **inputs):
-    """The answer of a module, empty where its reply does not parse: that session is trained on, and gets no reward."""
+    """Return the answer of a module. If its reply cannot be parsed, the answer is empty, so that the session is trained
+    on without a reward."""
     try:
         return module(**inputs).answer
     except AdapterParseError:

@@ -1,4 +1,4 @@
-"""A supervisor that hands over to two agents, each with a tool."""
+"""A supervisor hands over to two agents. Each agent has a tool."""
 
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage

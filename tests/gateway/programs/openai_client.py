@@ -1,4 +1,4 @@
-"""The `openai` package alone: a conversation with a tool."""
+"""A conversation with a tool, with the `openai` package only."""
 
 import json
 
@@ -37,7 +37,7 @@ def team(task, gateway):
 
 
 async def responses(task, gateway):
-    """Each request has only what is new."""
+    """Send only the new items in each request."""
     client = openai.AsyncOpenAI(base_url=gateway.base_url, api_key=gateway.api_key)
     tools = [{"type": "function", **ADD}]
     response = await client.responses.create(

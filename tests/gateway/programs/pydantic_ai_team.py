@@ -1,8 +1,8 @@
-"""Typed output, and an agent that asks another one in a tool."""
+"""Agents with typed output. A tool of one agent asks the other agent."""
 
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput, RunContext, UnexpectedModelBehavior
-from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 
@@ -11,10 +11,11 @@ class Answer(BaseModel):
     reason: str
 
 
-async def play(task, gateway, kind=OpenAIChatModel, output=Answer):
+async def play(task, gateway, output=Answer):
     provider = OpenAIProvider(base_url=gateway.base_url, api_key=gateway.api_key)
-    math = Agent(kind("math", provider=provider), instructions="You compute.", output_type=int)
-    boss = Agent(kind("boss", provider=provider), instructions="Ask the tool, then answer.", output_type=output)
+    math = Agent(OpenAIChatModel("math", provider=provider), instructions="You compute.", output_type=int)
+    model = OpenAIChatModel("boss", provider=provider)
+    boss = Agent(model, instructions="Ask the tool, then answer.", output_type=output)
 
     @boss.tool
     async def compute(context: RunContext, problem: str) -> int:
@@ -23,7 +24,7 @@ async def play(task, gateway, kind=OpenAIChatModel, output=Answer):
 
     try:
         answer = (await boss.run(task.question)).output
-    except UnexpectedModelBehavior:  # a reply that does not fit after the retries
+    except UnexpectedModelBehavior:  # the reply does not fit the type after all retries
         return 0.0
     return float(answer.number == int(task.ground_truth))
 
@@ -34,7 +35,3 @@ async def team(task, gateway):
 
 async def native(task, gateway):
     return await play(task, gateway, output=NativeOutput(Answer))
-
-
-async def responses(task, gateway):
-    return await play(task, gateway, kind=OpenAIResponsesModel)

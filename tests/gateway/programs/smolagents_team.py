@@ -1,4 +1,4 @@
-"""An agent that acts by code, one that calls tools, and a manager of both kinds."""
+"""A manager that writes code asks an agent that calls tools."""
 
 from smolagents import CodeAgent, OpenAIModel, ToolCallingAgent, tool
 
@@ -18,26 +18,8 @@ def model(name, gateway):
     return OpenAIModel(model_id=name, api_base=gateway.base_url, api_key=gateway.api_key)
 
 
-def team(task, gateway):
-    agent = CodeAgent(tools=[add], model=model("solver", gateway), max_steps=4, verbosity_level=0)
-    return str(agent.run(task.question))
-
-
-def tool_calling(task, gateway):
-    agent = ToolCallingAgent(tools=[add], model=model("solver", gateway), max_steps=4, verbosity_level=0)
-    return str(agent.run(task.question))
-
-
 def managed(task, gateway):
-    math = ToolCallingAgent(
-        tools=[add],
-        model=model("solver", gateway),
-        max_steps=4,
-        name="math",
-        description="Computes.",
-        verbosity_level=0,
-    )
-    manager = CodeAgent(
-        tools=[], model=model("manager", gateway), managed_agents=[math], max_steps=4, verbosity_level=0
-    )
+    brief = {"max_steps": 4, "verbosity_level": 0}
+    math = ToolCallingAgent(tools=[add], model=model("solver", gateway), name="math", description="Computes.", **brief)
+    manager = CodeAgent(tools=[], model=model("manager", gateway), managed_agents=[math], **brief)
     return str(manager.run(task.question))

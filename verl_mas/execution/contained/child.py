@@ -56,13 +56,13 @@ class Job(NamedTuple):
 
 
 class Seal(NamedTuple):
-    """Isolation that the machine allows, as the fork server found out."""
+    """The isolation that the machine allows. The fork server has tested it."""
 
     filter: Filter
-    server: int  # its process id
-    address_space: int  # of the fork server: Python and the library
-    users: int | None = None  # first id of programs' processes, one per slot, if the fork server is root
-    user_namespace: bool = False  # one per program, in which its threads are counted from 0
+    server: int  # process id of the fork server
+    address_space: int  # of the fork server, with Python and the library
+    users: int | None = None  # first user id of the programs, which have one per slot, if the fork server is root
+    user_namespace: bool = False  # whether each program has its own, in which its threads are counted from 0
     counted: bool = False  # whether the kernel counts a program's threads together with all tasks of this user
     user: int | None = None
     tasks: int = 0
@@ -71,8 +71,8 @@ class Seal(NamedTuple):
         return self if self.users is None else self._replace(user=FIRST_USER + (self.users + slot) % USERS)
 
     def apply(self, job: Job, descriptors: Sequence[int]) -> None:
-        """Close everything but the descriptors, and enter isolation. The given numbers of the descriptors must be
-        higher than those that they get here."""
+        """Close everything but the descriptors, and enter isolation. The descriptors get the numbers from 0 on, so
+        their current numbers must be higher."""
         for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
         os.closerange(len(descriptors), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -88,7 +88,7 @@ class Seal(NamedTuple):
         _limit(resource.RLIMIT_CPU, cpu_s, cpu_s + 1)
         self._leave_user(job.threads)
         isolation.leave_no_core_dump()
-        die_with_parent(self.server)  # again, because a change of user resets it
+        die_with_parent(self.server)  # set again, because a change of the user resets it
         self.filter.install()
 
     def _leave_user(self, threads: int) -> None:
@@ -161,7 +161,7 @@ def _run_main(source: bytes) -> int:
     linecache.cache[NAME] = (lambda: source.decode("utf-8", "replace"),)
     try:
         code = compile(source, NAME, "exec", dont_inherit=True)
-    except BaseException as error:  # noqa: BLE001  boundary: a program that breaks the compiler does not compile
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         if isinstance(error, SyntaxError) and len(error.text or "") > _LONG_LINE:
             error.text = None  # do not print a long line
         traceback.print_exception(type(error), error, None)

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 
-MAX_BYTES = 1_000_000  # of all the answers of a program
+MAX_BYTES = 1_000_000  # limit of all answers of a program together
 MAX_DEPTH = 50
 # A level of a value is up to three levels of JSON: {"dict": [[key, value]]}. An answer is one more.
 _MAX_JSON_DEPTH = 3 * (MAX_DEPTH + 1) + 1

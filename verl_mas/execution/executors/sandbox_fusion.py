@@ -1,6 +1,6 @@
-"""Programs in a service that is compatible with SandboxFusion: `POST <url>/run_code`.
+"""Runs programs in a service that is compatible with SandboxFusion: `POST <url>/run_code`.
 
-How well programs are contained is the service's matter: SandboxFusion's default configuration isolates nothing.
+The service decides how well programs are contained. SandboxFusion's default configuration isolates nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from verl_mas.util.loops import PerLoop, waited_for
 from verl_mas.util.text import encodable
 
 PATH = "/run_code"
-# SandboxFusion sends at most 1 MB of each stream, of which JSON may take six bytes for one.
+# SandboxFusion sends at most 1 MB of each stream. In JSON, each byte may become six bytes.
 MAX_BODY = 16 * 2**20
 
 
@@ -32,17 +32,17 @@ class _ServiceDown(Exception):
 
 
 class _Nonsense(Exception):
-    """A response that no SandboxFusion sends; the next one would be the same."""
+    """A response that SandboxFusion never sends. A repeated request would get the same response."""
 
 
-# How often a request is repeated, and the seconds that it may take beside those of its program.
+# How often a request is repeated, and the seconds that it may take in addition to those of its program.
 RETRIES, BACKOFF_S, MARGIN_S = 4, 0.5, 30.0
 Question: TypeAlias = Mapping[str, object]
 
 
 @register_executor("sandbox_fusion")
 class SandboxFusion:
-    """The client of one service. A request that fails for good raises ExecutorFailed."""
+    """The client of one service. A request that fails permanently raises ExecutorFailed."""
 
     def __init__(self, settings: Execution):
         self._url = _address(settings.url)
@@ -81,7 +81,7 @@ class SandboxFusion:
                 except (_ServiceDown, _Nonsense) as error:
                     if isinstance(error, _Nonsense) or attempt == RETRIES:
                         raise ExecutorFailed(f"{self._url}: {error}") from error
-                # Sessions whose requests failed together do not repeat them together.
+                # The random factor keeps sessions whose requests failed together from repeating them together.
                 await asyncio.sleep(BACKOFF_S * 2**attempt * random.uniform(0.5, 1.5))
                 attempt += 1
 
@@ -93,7 +93,7 @@ class SandboxFusion:
             await client.aclose()
 
     async def _asked(self, question: Question, limits: Limits) -> Result:
-        """One request. What the program did is in the result, what the service did is raised."""
+        """Send one request. A failure of the program is in the result; a failure of the service is raised."""
         seconds = limits.seconds + MARGIN_S
         try:
             asked = answered(self._http.here(), "POST", self._url, MAX_BODY, json=question)

@@ -1,4 +1,4 @@
-"""Programs as plain subprocesses, with the rights of this user. It is used only where it is named."""
+"""Runs programs as plain subprocesses, with the rights of this user. It is used only if a setting names it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class UnsafeSubprocess:
     call = called
 
     async def aclose(self) -> None:
-        """Nothing outlives its call."""
+        """Do nothing, because every process ends with its call."""
 
     @property
     def _python(self) -> list[str]:
@@ -68,8 +68,8 @@ class UnsafeSubprocess:
 
     async def _run(self, folder: Path, text: str, stdin: str, limits: Limits) -> Result:
         (folder / "run.py").write_text(text)
-        # Streams are files: a program may ask for the size of its input, and a limit of the kernel ends a flood. They
-        # have no names, so that the program cannot replace them.
+        # The streams are files, because a program may ask for the size of its input, and because the kernel's limit of
+        # the file size ends a flood of output. They have no names, so that the program cannot replace them.
         with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
             given.write(stdin.encode())
             given.seek(0)
@@ -86,7 +86,7 @@ class UnsafeSubprocess:
 
 
 async def _ended(process: asyncio.subprocess.Process, limit: float) -> int | None:
-    """The exit code; None if the time limit ended it."""
+    """Wait for the process and return its exit code; None if the time limit ended it."""
     try:
         return await asyncio.wait_for(process.wait(), limit)
     except asyncio.TimeoutError:

@@ -1,4 +1,4 @@
-"""Exact match of a short answer with an accepted one."""
+"""Exact match of a short answer with an accepted answer."""
 
 from verl_mas.grading.grader import register_grader
 from verl_mas.grading.qa import exact_match, golden_answers

@@ -1,4 +1,4 @@
-"""Whether an answer is mathematically equal to the ground truth."""
+"""Grades whether an answer is mathematically equal to the ground truth."""
 
 from verl_mas.grading import math as answers
 from verl_mas.grading.grader import register_grader

@@ -1,4 +1,4 @@
-"""LlamaIndex with the variables of its environment alone."""
+"""Use LlamaIndex, configured only by environment variables."""
 
 import json
 import os

@@ -1,7 +1,6 @@
-"""Clients of today, each asked for the one thing that once failed. The agent is always `solver`."""
+"""Current clients. Each function does one thing that once failed. The agent is always `solver`."""
 
 import anthropic
-import httpx
 import openai
 from agents import Agent, OpenAIChatCompletionsModel, Runner, set_tracing_disabled
 from autogen_ext.models.openai import OpenAIChatCompletionClient
@@ -13,7 +12,6 @@ from smolagents import OpenAIModel, ToolCallingAgent
 
 set_tracing_disabled(True)
 ADD = {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
 class Answer(BaseModel):
@@ -32,7 +30,7 @@ def streamed_calls(task, gateway):
 
 
 def called_and_returned_nothing(task, gateway):
-    """smolagents' final answer is a call."""
+    """The final answer of smolagents is a call."""
     model = OpenAIModel(model_id="solver", api_base=gateway.base_url, api_key=gateway.api_key)
     ToolCallingAgent(tools=[], model=model, max_steps=1, verbosity_level=0).run(task.question)
 
@@ -62,44 +60,8 @@ def typed_claude(task, gateway):
     return str(reply.parsed_output.number)
 
 
-def prefilled(task, gateway):
-    messages = [*task.messages, {"role": "assistant", "content": "It is"}]
-    return claude(gateway).messages.create(model="solver", max_tokens=64, messages=messages).content[0].text
-
-
-def small_endpoints(task, gateway):
-    """Whatever else a client may ask before, and in place of, a reply."""
-    client = openai.OpenAI(base_url=gateway.base_url, api_key=gateway.api_key)
-    assert client.models.retrieve("solver").id == "solver"
-    refused = ""
-    try:
-        client.embeddings.create(model="solver", input="q")
-    except openai.NotFoundError as error:
-        refused = str(error)
-    assert "agents have no embeddings" in refused
-    assert claude(gateway).messages.count_tokens(model="solver", messages=task.messages).input_tokens > 5
-    # No limit, as LM Studio and llama.cpp write it.
-    reply = client.chat.completions.create(model="solver", messages=task.messages, max_tokens=-1)
-    return reply.choices[0].message.content
-
-
-def addresses(task, gateway):
-    """Without /v1, with it twice, with a slash at the end, and Azure's, whose key is in a header of its own."""
-    root, key = gateway.anthropic_url, gateway.api_key
-    clients = [openai.OpenAI(base_url=url, api_key=key) for url in (root, f"{root}/v1/v1", f"{root}/v1/")]
-    clients.append(openai.AzureOpenAI(azure_endpoint=root, api_key=key, api_version="2025-04-01-preview"))
-    texts = [
-        client.chat.completions.create(model="solver", messages=task.messages).choices[0].message.content
-        for client in clients
-    ]
-    system = [{"role": "system", "content": "You compute."}, *task.messages]
-    body = {"model": "solver", "max_tokens": 9, "messages": system}
-    reply = httpx.post(f"{root}/v1/messages/", json=body, headers={"x-api-key": key}, timeout=600)
-    return " ".join([*texts, reply.json()["content"][0]["text"]])
-
-
 async def other_names(task, gateway):
-    """AutoGen and the Agents SDK with names of real models, and the agent in the address."""
+    """Use AutoGen and the Agents SDK with names of real models. The agent is in the address."""
     at = gateway.agent("solver")
     llm = OpenAIChatCompletionClient(model="gpt-4o", base_url=at.base_url, api_key=at.api_key)
     client = openai.AsyncOpenAI(base_url=at.base_url, api_key=at.api_key)
@@ -108,23 +70,3 @@ async def other_names(task, gateway):
 
     first = await llm.create([UserMessage(content=task.question, source="user")])
     return f"{first.content} {(await Runner.run(agent, task.question)).final_output}"
-
-
-def images(task, gateway):
-    url = f"data:image/png;base64,{PIXEL}"
-    client = openai.OpenAI(base_url=gateway.base_url, api_key=gateway.api_key)
-    given = [{"type": "input_text", "text": "Which?"}, {"type": "input_image", "image_url": url}]
-    first = client.responses.create(model="solver", input=[{"role": "user", "content": given}]).output_text
-    source = {"type": "base64", "media_type": "image/png", "data": PIXEL}
-    given = [{"type": "text", "text": "Which?"}, {"type": "image", "source": source}]
-    asks = {"model": "solver", "max_tokens": 64, "messages": [{"role": "user", "content": given}]}
-    return f"{first} {claude(gateway).messages.create(**asks).content[0].text}"
-
-
-async def handoff(task, gateway):
-    """Both agents are one for the run."""
-    client = openai.AsyncOpenAI(base_url=gateway.base_url, api_key=gateway.api_key)
-    model = OpenAIChatCompletionsModel("solver", openai_client=client)
-    math = Agent(name="math", instructions="You compute.", model=model)
-    triage = Agent(name="triage", instructions="You hand off.", model=model, handoffs=[math])
-    return (await Runner.run(triage, task.question)).final_output

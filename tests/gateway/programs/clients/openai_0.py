@@ -1,4 +1,4 @@
-"""openai 0.28 with the variables of its environment alone."""
+"""Use openai 0.28, configured only by environment variables."""
 
 import json
 import os

@@ -1,0 +1,3 @@
+"""Tests of executors are coroutines."""
+
+from async_tests import pytest_pyfunc_call as pytest_pyfunc_call
