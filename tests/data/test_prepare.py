@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from verl_mas.cli.data import main
-from verl_mas.cli.data.search import Search
-from verl_mas.cli.data.tool_math import ToolMath
+from verl_mas.config.hydra.recipe.math.data import TEST
+from verl_mas.config.hydra.recipe.search.data import Search
+from verl_mas.config.hydra.recipe.tool_math.data import ToolMath
 from verl_mas.data import sources
 from verl_mas.data.dataset import FILES, Prepared
 from verl_mas.data.items import Item, math_item, search_item
@@ -180,7 +181,7 @@ def test_a_hub_that_cannot_be_reached_is_one_clear_error(monkeypatch):
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
     with pytest.raises(ConfigError, match=r"MATH-500 .*no route to host(.|\n)*--train FILE"):
-        sources.from_hub(sources.MATH_TEST[0])
+        sources.from_hub(TEST[0])
 
 
 def test_the_instructions_of_a_dapo_problem_are_removed():

@@ -10,7 +10,9 @@ from recipe_configs import composed
 from transformers import AutoTokenizer
 
 from verl_mas.checks.run import validate
-from verl_mas.gym import guide_driver, lookup, programs, split_clues
+from verl_mas.config.hydra.recipe.code import programs
+from verl_mas.config.hydra.recipe.lookup import tables as lookup
+from verl_mas.gym import guide_driver, split_clues
 from verl_mas.gym.guide_driver import GuideDriver
 from verl_mas.gym.puzzles.data import lessons as puzzle_lessons
 from verl_mas.gym.puzzles.data import tiny_workflow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verl_mas.gym.lookup import CUT, SHARDS, ShardedLookup
+from verl_mas.config.hydra.recipe.lookup.tables import CUT, SHARDS, ShardedLookup
 from verl_mas.gym.warmup import BARE_TEMPLATE
 from verl_mas.workflow import Task
 

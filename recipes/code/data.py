@@ -19,10 +19,10 @@ from tqdm import tqdm
 
 from verl_mas.cli._arguments import add_settings, values
 from verl_mas.cli.data._public import Reading, add_arguments
+from verl_mas.config.hydra.recipe.code.formats import Dropped, Format, format_of, read
+from verl_mas.config.hydra.recipe.code.golden import Judge, Judged, Rules
+from verl_mas.config.hydra.recipe.code.sets import TEST_SETS, TRAIN_SETS
 from verl_mas.config.values import load_dataclass
-from verl_mas.data import sources
-from verl_mas.data.code_formats import Dropped, Format, format_of, read
-from verl_mas.data.code_golden import Judge, Judged, Rules
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
 from verl_mas.data.items import Item, first_of_each
 from verl_mas.data.sources import RowSource
@@ -47,7 +47,7 @@ class Code(DataSet):
     """
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
-        train, test = ([one.name for one in sets] for sets in (sources.CODE_TRAIN, sources.CODE_TEST))
+        train, test = ([one.name for one in sets] for sets in (TRAIN_SETS, TEST_SETS))
         about = f"the public sets to test on: {', '.join(test)}; default: {' '.join(DEFAULT_TESTS)}"
         golden = "whether a training task needs a golden program that passes its tests; rewards for a tester that "
         golden += "agrees with it do (default: required)"
@@ -67,8 +67,8 @@ class Code(DataSet):
         execution = load_dataclass(Execution, given, "--execution")
         execution.check()
         reading = Reading(load, options)
-        train_sets = [one for one in sources.CODE_TRAIN if one.name == (options.train_set or DEFAULT_TRAIN)]
-        test_sets = [one for one in sources.CODE_TEST if one.name in (options.test_set or DEFAULT_TESTS)]
+        train_sets = [one for one in TRAIN_SETS if one.name == (options.train_set or DEFAULT_TRAIN)]
+        test_sets = [one for one in TEST_SETS if one.name in (options.test_set or DEFAULT_TESTS)]
         for part in ("train", "test"):
             if getattr(options, part) and getattr(options, f"{part}_set"):
                 rule = f"the files of --{part} take the place of public sets"

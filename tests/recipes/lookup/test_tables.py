@@ -11,9 +11,18 @@ import pytest
 from played import played
 
 from verl_mas.cli import data
+from verl_mas.config.hydra.recipe.lookup import tables as lookup
+from verl_mas.config.hydra.recipe.lookup.tables import (
+    CUT,
+    SHARDS,
+    SYMBOLS,
+    LookupMoves,
+    ShardedLookup,
+    SingleReader,
+    Symbols,
+    Table,
+)
 from verl_mas.errors import ConfigError, DataError, SessionFault
-from verl_mas.gym import lookup
-from verl_mas.gym.lookup import CUT, SHARDS, SYMBOLS, LookupMoves, ShardedLookup, SingleReader, Symbols, Table
 from verl_mas.workflow import Malformed, Task
 from verl_mas.workflows.leader_workers import Delegation, FinalAnswer
 

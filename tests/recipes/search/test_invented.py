@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from verl_mas.cli.data import main
+from verl_mas.config.hydra.recipe.search.invented import RELATIONS, InventedWorld, lessons
 from verl_mas.errors import ConfigError
-from verl_mas.gym.invented import RELATIONS, InventedWorld, lessons
 from verl_mas.retrieval.index import build
 from verl_mas.workflow.codecs import Malformed
 from verl_mas.workflows.search_team import ANSWER, QUERY, Enough

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from verl_mas.config.hydra.recipe.code.formats import Draft, Drop, Dropped
 from verl_mas.config.values import Count
-from verl_mas.data.code_formats import Draft, Drop, Dropped
 from verl_mas.errors import DataError
 from verl_mas.execution.contained.harness import NotPlain, dumps
 from verl_mas.execution.executor import Executor
