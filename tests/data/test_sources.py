@@ -70,9 +70,3 @@ def test_a_broken_file_is_refused_when_it_is_read(tmp_path, repository):
 def test_every_code_set_and_polaris_is_pinned_with_its_number_of_rows():
     pinned = (*SETS.values(), *ToolMath.train_sets)
     assert all(each.revision and len(each.revision) == 40 and each.rows for each in pinned)
-
-
-@pytest.mark.parametrize("sets", ["CODE", "MATH", "SEARCH"])
-def test_every_public_set_has_its_own_name(sets):
-    every = getattr(sources, f"{sets}_TRAIN") + getattr(sources, f"{sets}_TEST")
-    assert len({one.name for one in every}) == len(every)

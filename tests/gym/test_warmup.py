@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from verl_mas.gym import arithmetic, guide_driver
-from verl_mas.gym.guide_driver import GuideDriver, asked
+from verl_mas.config.hydra.recipe.guide_driver import team as guide_driver
+from verl_mas.config.hydra.recipe.guide_driver.team import GuideDriver, asked
+from verl_mas.gym import arithmetic
 from verl_mas.gym.puzzles.data import lessons
 from verl_mas.gym.puzzles.teams import PlannerExecutor, SinglePlayer
 from verl_mas.gym.warmup import BARE_TEMPLATE, WarmUp, bare, loss, tiny, tokenize, warm_up

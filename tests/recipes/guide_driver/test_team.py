@@ -8,9 +8,17 @@ from itertools import islice
 import pytest
 from played import played, task_of
 
+from verl_mas.config.hydra.recipe.guide_driver import team as guide_driver
+from verl_mas.config.hydra.recipe.guide_driver.team import (
+    COLOURS,
+    GUIDE,
+    SHUFFLED,
+    SMALL,
+    GuideDriver,
+    boards_of,
+    named,
+)
 from verl_mas.errors import DataError
-from verl_mas.gym import guide_driver
-from verl_mas.gym.guide_driver import COLOURS, GUIDE, SHUFFLED, SMALL, GuideDriver, boards_of, named
 from verl_mas.gym.puzzles.kinds.plan_path import PlanPath
 from verl_mas.gym.puzzles.puzzle import row
 from verl_mas.gym.warmup import tiny
