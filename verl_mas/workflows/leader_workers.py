@@ -40,8 +40,8 @@ Move = Delegation | FinalAnswer
 
 @dataclass(frozen=True)
 class LeaderPlay:
-    """A finished play: the leader's last reply, its answer if it was readable, and the number of workers in each
-    round."""
+    """The result of a play: the leader's last reply, the answer in it (None if it was unreadable), and the number of
+    workers in each round."""
 
     last: Reply
     answer: str | None

@@ -1,4 +1,4 @@
-"""An environment of the library verifiers: the seats that it has are agents, and it scores what they do."""
+"""An environment of the library verifiers: its seats are agents, and it scores their acts."""
 
 from __future__ import annotations
 

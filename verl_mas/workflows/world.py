@@ -1,4 +1,5 @@
-"""A world of others as a team: each of its players is an agent, or one of them learns and others play against it."""
+"""A world of another library as a team: each player is an agent, or one player learns and the others play against
+it."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class Cast:
 
 @register_workflow("world")
 class WorldTeam(Workflow):
-    """Each player is an agent. An act is rewarded with what its player earns from it to the end of the episode."""
+    """Each player is an agent. The reward of an act is what its player earns from then on, to the end of the
+    episode."""
 
     # A value with a colon names code, and `options` may have a function or an address.
     safe_arguments: ClassVar = {"world": r"\w+/[^:]+", "options": r"[\w ,()=-]*"}
@@ -155,7 +157,7 @@ class WorldTeam(Workflow):
         return Cast({learner: learner}, {player: Draw(opponent, f"{seed} {player}") for player in others}, [learner])
 
     def prompt(self, seen: Observation, *, news: bool = False) -> Sequence[Message]:
-        """The prompt of an observation. `news`: the conversation has begun already."""
+        """Make the prompt of an observation. `news`: whether the conversation has already begun."""
         content = seen.news if news and seen.news is not None else seen.content
         messages: list[Message] = [{"role": "user", "content": content}]
         if self.text == "compact":
@@ -164,7 +166,7 @@ class WorldTeam(Workflow):
         return with_instruction(messages, f"{legal}{seen.form or ACTION.prompt()}")
 
     def read(self, reply: Reply, seen: Observation) -> str | None:
-        """The action in a reply, in the world's own spelling if it is a legal one."""
+        """Read the action in a reply. A legal action is returned in the world's own spelling."""
         action: str | Malformed
         if self.text == "compact":
             action = reply.text
@@ -184,7 +186,7 @@ class Episode:
 
     def __init__(self, world: WorldTeam, stages: Stages, cast: Cast, team: Team, steps: int = 0):
         self.world, self.stages, self.cast, self.team, self.steps = world, stages, cast, team, steps
-        self._acts: list[tuple[Reply, str, float]] = []  # each with its player, and what the player had earned before
+        self._acts: list[tuple[Reply, str, float]] = []  # each with its player and the player's reward before it
         self._conversations: dict[str, Conversation] = {}
 
     async def play(self, place: Place) -> Place:
