@@ -81,14 +81,14 @@ class Program:
         return COMBINE[self.combine][0].format(numbers)
 
     def output(self, numbers: Numbers) -> str | None:
-        """The output of the program; None if it fails, as max and min do without numbers."""
+        """Compute the output of the program; None if it fails, as max and min do without numbers."""
         left = _left(self.keep, self.change, numbers)
         if not left and self.combine in ("max", "min"):
             return None
         return str(COMBINE[self.combine][1](left))
 
     def variants(self) -> Iterator[Program]:
-        """The programs that differ in one part."""
+        """Yield the programs that differ in one part."""
         for part, table in (("keep", KEEP), ("change", CHANGE), ("combine", COMBINE)):
             yield from (replace(self, **{part: words}) for words in table if words != getattr(self, part))
 
@@ -100,7 +100,7 @@ def _left(keep: str, change: str, numbers: Numbers) -> Numbers:
 
 
 def programs(split: str) -> list[Program]:
-    """All programs of a split. No statement is in both splits."""
+    """Return all programs of a split. No statement is in both splits."""
     every = (Program(*words) for words in itertools.product(KEEP, CHANGE, COMBINE))
     return [program for program in every if split_of(program.statement) == split]
 
@@ -145,7 +145,7 @@ def question(program: Program, of: Problem) -> str:
 
 
 def tasks(count: int, *, split: str = TRAIN, seed: int = 0) -> list[Item]:
-    """Different tasks of a split, in random order."""
+    """Sample different tasks of a split, in random order."""
     every = programs(split)
     if count > len(every):
         value = f"{count} tiny programs"
@@ -189,7 +189,7 @@ class CodingExperts:
         return self._test() if request.agent == "tester" else self._written().code
 
     def _written(self) -> Program:
-        """The program, with mistakes."""
+        """Return the program with random mistakes."""
         program, rng = self._program, self._rng
         if rng.random() < self._noise:
             program = replace(program, keep=TWIN[program.keep])

@@ -33,7 +33,7 @@ class Item:
 
     @property
     def key(self) -> str:
-        """Equal for questions that differ only in case, whitespace and the final punctuation mark."""
+        """The identity of the question: case, whitespace and the final punctuation mark are ignored."""
         return "".join(self.question.casefold().split()).rstrip(".?!")
 
     def row(self, index: int, split: str) -> dict[str, object]:

@@ -58,12 +58,12 @@ class RowSource:
 
 
 def as_bytes(row: Row) -> bytes:
-    """The bytes of a row for a checksum: equal on every machine, whatever the format of the file."""
+    """Encode a row for a checksum. The bytes are equal on every machine, whatever the format of the file is."""
     return json.dumps(row, sort_keys=True, default=str).encode()
 
 
 def checksum(rows: Iterable[Row]) -> str:
-    """The sha256 of the rows, in their order."""
+    """Return the sha256 of the rows, in their order."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(as_bytes(row))

@@ -1,4 +1,4 @@
-"""Secret words in plain English: a scout knows what a judge has to say, and writes it a message."""
+"""Secret words in plain English: a scout knows the word that a judge has to say, and writes a message to the judge."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def items(kind: Kind, count: int | None, *, split: str = TRAIN, seed: int = 0) -
 
 
 def shuffled(tasks: Sequence[Item]) -> list[Item]:
-    """The control: the scout knows what it would know in the next task, so messages keep their distribution."""
+    """The control: the scout has the knowledge of the next task, so its messages keep their distribution."""
     return [
         replace(task, source=SHUFFLED, extra={**task.extra, "known": other.extra["known"]})
         for task, other in with_next(tasks)
@@ -76,7 +76,7 @@ def shuffled(tasks: Sequence[Item]) -> list[Item]:
 
 
 def secret_of(extra_info: DatasetFields) -> Secret:
-    """The task of a dataset row."""
+    """Read the task of a dataset row."""
     kind = next((kind for kind in KINDS if kind == extra_info.get("kind")), None)
     known, own, answer = (extra_info.get(name) for name in ("known", "own", "answer"))
     if not (kind and isinstance(known, str) and isinstance(own, str) and isinstance(answer, str)):

@@ -1,5 +1,5 @@
-"""Threads and processes (hosts) in which worlds run, so that a world cannot block the event loop of a worker. Hosts are
-reused: a session takes a host from a pool and gives it back. A host that hangs or dies is not used again."""
+"""Hosts: threads and processes in which worlds run, so that a world cannot block the event loop of a worker. A session
+takes a host from a pool and returns it. A host that hangs or dies is not used again."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ class InProcess(InThread):
         super().end()
         self._process.kill()
         self._process.wait()
-        # A child of the process may keep the other end of the connection open, and the thread would wait for it. So
-        # shut down this end.
+        # A child of the process may keep the other end of the connection open, so that the thread would wait forever.
+        # Shut down this end instead.
         with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as end:
             end.shutdown(socket.SHUT_RDWR)
 
