@@ -84,12 +84,13 @@ def test_a_copy_is_independent(kind, seed, walk):
 @given(kinds, seeds, st.integers(0, 2**16))
 def test_drawings_differ_exactly_as_states_do(kind, seed, walk):
     puzzle, rng = made(kind, seed), random.Random(walk)
-    pictures: dict = {}
+    pictures, words = {}, {}
     for _ in range(30):
-        assert pictures.setdefault(puzzle.render(), puzzle.key()) == puzzle.key()
+        for drawn, text in ((pictures, puzzle.render()), (words, puzzle.compact())):
+            assert drawn.setdefault(text, puzzle.key()) == puzzle.key()
         if not puzzle.solved:
             wander(puzzle, rng, 1)
-    assert len(set(pictures.values())) == len(pictures)
+    assert len(pictures) == len(words) == len(set(pictures.values()))
 
 
 @pytest.mark.parametrize(("name", "size"), KINDS)
