@@ -113,7 +113,7 @@ class GuideDriver(States[Drive]):
     """once: the guide writes before the first move. every_turn: before each move; it then knows the last one."""
 
     map: Literal["text", "picture"] = "text"
-    """How the map is given to who sees it. picture: as an image, white with black walls and a green goal."""
+    """Form of the map for the agent that sees it. picture: a white image with black walls and a green goal."""
 
     cell: Annotated[int, Range(2, 256)] = 16
     """Pixels of a cell's side in a picture."""

@@ -217,7 +217,7 @@ class SingleReader(Workflow):
 
     agents = ("reader",)
     window: Literal["all", "shard"] = "shard"
-    """What a prompt holds: one shard, as that of a worker, or the whole table."""
+    """Contents of a prompt: one shard, as for a worker, or the whole table."""
 
     async def run(self, task: Task, team: Team) -> Outcome:
         shards = shards_of(task.extra_info)

@@ -93,8 +93,8 @@ class SecretWords(Workflow):
     agents = ("scout", "judge")
 
     control: Literal["none", "all", "own"] = "none"
-    """none: the team. all, own: the judge acts alone. It reads what the scout knows, which is the ceiling, or nothing
-    of it, which is the floor."""
+    """none: the team. all, own: the judge acts alone. It reads the scout's knowledge (the ceiling), or nothing of it
+    (the floor)."""
 
     async def run(self, task: Task, team: Team) -> Outcome:
         secret = secret_of(task.extra_info)

@@ -161,7 +161,7 @@ class SplitClues(States[Talk]):
     """The number of agents that have clues: `sender` and `receiver`, or `sender_0`, `sender_1`, ... and `receiver`."""
 
     rounds: Count = 1
-    """How often each agent acts. From the second round on, senders have read what the others wrote."""
+    """Acts of each agent. From the second round on, senders have read the messages of the others."""
 
     @property
     def agents(self) -> Sequence[str]:

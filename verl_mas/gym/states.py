@@ -33,8 +33,8 @@ class States(Workflow, Generic[State]):
     reward minus their mean. 0: it has the session's reward."""
 
     control: Literal["none", "all", "part"] = "none"
-    """none: the team. all, part: the last agent acts alone. It knows what all agents know, which is the ceiling, or its
-    own part, which is the floor."""
+    """none: the team. all, part: the last agent acts alone, with the knowledge of all agents (the ceiling), or with its
+    own part of it (the floor)."""
 
     text: Literal["words", "compact"] = "words"
     """words: prompts for language models. compact: prompts of a few letters, for tiny models."""

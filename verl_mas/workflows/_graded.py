@@ -63,7 +63,7 @@ class WithVerlOrGrader(Workflow):
     compares it with the ground truth."""
 
     form: AnswerForm | None = None
-    r"""How an answer stands in a reply: box, `\boxed{7}`; hashes, `#### 7`; tag, `<answer>7</answer>`. null: as verl's
+    r"""Form of the answer in a reply: box, `\boxed{7}`; hashes, `#### 7`; tag, `<answer>7</answer>`. null: as verl's
     own scorer of the task's data source reads it; a box for a grader, and for a question without a data source."""
 
     def __post_init__(self) -> None:

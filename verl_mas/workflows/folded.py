@@ -26,7 +26,8 @@ class Folded(Workflow):
     """Limits of branches, and penalties."""
 
     judged: bool = False
-    """Whether another agent, `judge`, says in training which branches were out of scope. It is not trained on that."""
+    """Whether another agent, `judge`, decides in training which branches were out of scope. It is not trained on these
+    acts."""
 
     @property
     def agents(self) -> Sequence[str]:

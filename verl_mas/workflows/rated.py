@@ -32,7 +32,7 @@ class Rated(Workflow):
     """Its arguments."""
 
     weight: NotNegative = 1.0
-    """What the highest rating adds to a reply's own reward."""
+    """The amount that the highest rating adds to a reply's own reward."""
 
     criterion: str = "does what its part asks for, whatever the other replies did"
     """What is rated: to which degree a reply ..."""

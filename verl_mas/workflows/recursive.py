@@ -87,11 +87,11 @@ class Recursive(WithGrader):
     """Tokens that all copies of a session may generate; more are a fault. null: any number."""
 
     bonus: NotNegative = 0.4
-    """What the mean success of the copies that a copy delegated to adds to its reward (RAO's lambda)."""
+    """Weight of the mean success of the copies that a copy delegated to, in the reward of this copy (RAO's lambda)."""
 
     parallel: Share = 0.0
-    """PARL's weight, at the first training step, of delegating to two or more copies at once, in place of success. It
-    falls to 0. Kimi K2.5 has 0.1."""
+    """PARL's weight of delegating to two or more copies at once, in place of success, at the first training step. It
+    falls to 0 at the last step. Kimi K2.5 uses 0.1."""
 
     @property
     def agents(self) -> Sequence[str]:

@@ -32,7 +32,7 @@ class Searching(WithGrader):
     """Passages per search."""
 
     form: Literal["tag"] = "tag"
-    """How the answer stands in a reply."""
+    """Form of the answer in a reply."""
 
     score: str = "em"
     """The grader whose score is the reward: em (exact match), f1 (overlap of words), or one of your own."""

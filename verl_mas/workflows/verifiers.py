@@ -47,7 +47,7 @@ class Verifiers(Program):
     """The interpreter that has verifiers, which needs neither verl nor verl-mas. null: that of the run."""
 
     folder: str | None = None
-    """Where it also looks for modules."""
+    """A folder in which the interpreter also finds modules."""
 
     def settings(self, row: Mapping[str, object]) -> JsonObject:
         options = {**self.options, **json.loads(str(row.get(OPTIONS) or "{}"))}

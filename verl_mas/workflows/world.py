@@ -50,35 +50,37 @@ class WorldTeam(Workflow):
     """`<hub>/<name>`; `verl-mas list worlds` lists the hubs. Or a class of a file: `my_world.py:MyWorld`."""
 
     options: Mapping[str, object] = field(default_factory=dict)
-    """What the hub makes the world with."""
+    """Options of the hub for the world."""
 
     opponent: Opponent = "self"
-    """Who plays the other players: self, agents that learn as well; past, an agent `opponent`, whose policy should be a
-    snapshot of the learner's; random or optimal, a player without an LLM. But for self the learner plays another player
-    in each session."""
+    """The other players: self, agents that also learn; past, an agent `opponent`, whose policy should be a snapshot of
+    the learner's; random or optimal, a player without an LLM. Except with self, the learner changes seats from session
+    to session."""
 
     validation_opponent: Opponent = "self"
-    """The same in validation."""
+    """The other players in validation."""
 
     opponents: Count = 1
-    """Earlier selves. More than one are `opponent_0`, `opponent_1`, ..., each on a policy; a session draws one."""
+    """Number of earlier selves. Several are `opponent_0`, `opponent_1`, ..., each with a policy; a session draws one of
+    them."""
 
     text: Literal["words", "compact"] = "words"
     """words: prompts for language models. compact: prompts of a few tokens, for tiny models."""
 
     memory: Literal["none", "conversation"] = "none"
-    """none: an act is a row, whose prompt is all that the player sees now. conversation: the acts of a player are one
-    row, in which each prompt has what is new."""
+    """none: an act is a row, and its prompt is the player's current observation. conversation: the acts of a player are
+    one row, and each prompt adds the new observation."""
 
     continuations: Annotated[int, Range(0, 64)] = 0
     """Continuations of each candidate to the end; its reward is the mean return of its player. 0: a candidate has the
     reward of its own step."""
 
     runs_in: Literal["thread", "process"] = "thread"
-    """Where an episode lives. process: it is ended if it hangs, and blocks no other session; a step costs more."""
+    """The host of an episode. process: a world that hangs is killed and blocks no other session, but a step costs
+    more."""
 
     step_timeout_s: Positive = 60.0
-    """How long the world may take for a step; more is a fault of the session."""
+    """Timeout of a step. A step that takes longer is a fault of the session."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
