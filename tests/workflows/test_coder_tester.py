@@ -201,6 +201,18 @@ def test_sparse_and_a_reward_for_tests_are_refused_together():
         CoderTester(reward="sparse", tester_reward="cure")
 
 
+def test_cure_pays_for_telling_right_programs_from_wrong_ones():
+    session, _ = play(
+        choose(code(SUM), code(POSITIVE), code(PRODUCT), "?"),
+        choose(case("-1 4", "3"), case("2 2", "4"), case("-1 4", "5"), "?"),
+        k=4,
+        max_turns=1,
+        tester_reward="cure",
+    )
+    assert [reply.reward for reply in acts_of(session, "tester")] == pytest.approx([1.0, 1 / 3, -1 / 3, -1.2])
+    assert session.info["tests_right"] == 0.5
+
+
 def test_cure_without_a_right_program_leaves_the_tests_out_of_training():
     session, _ = play(
         choose(code(POSITIVE), code(PRODUCT)), choose("?", case(*WRONG)), k=2, max_turns=1, tester_reward="cure"

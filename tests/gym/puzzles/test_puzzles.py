@@ -93,6 +93,18 @@ def test_drawings_differ_exactly_as_states_do(kind, seed, walk):
     assert len(pictures) == len(words) == len(set(pictures.values()))
 
 
+@pytest.mark.parametrize(
+    ("name", "size", "text"),
+    [
+        ("plan_path", {"size": 4}, "#... ##.. .... .#.. Add Gcc ll .#.#"),
+        ("sokoban", {"size": 5, "min_distance": 2}, "... #.. ... Acc Bcd Tbd mn lm ..#B"),
+        ("sudoku", {"size": 4, "blanks": 4}, "aAOa bAOc cDOd dCOb"),
+    ],
+)
+def test_a_tiny_model_reads_cells_places_offsets_and_what_is_around(name, size, text):
+    assert board(name, 0, TRAIN, size).compact() == text
+
+
 @pytest.mark.parametrize(("name", "size"), KINDS)
 def test_train_and_test_layouts_never_overlap(name, size):
     train, test = ({layout_of(board(name, seed, split, size)) for seed in range(40)} for split in (TRAIN, TEST))
