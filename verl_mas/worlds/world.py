@@ -44,7 +44,7 @@ class Observation:
 class View:
     """The state of an episode as seen from outside."""
 
-    observations: Mapping[str, Observation]  # by player that acts now, all at once; {}: the episode is over
+    observations: Mapping[str, Observation]  # of the players that act now; {}: the episode is over
     rewards: Mapping[str, float]  # the sum of each player's rewards since the start
     illegal: Mapping[str, int] = field(default_factory=dict)  # number of refused actions, by player
     info: Mapping[str, object] = field(default_factory=dict)  # metrics at the end, such as `acc`, `draw`, `loss`
