@@ -12,8 +12,7 @@ from functools import cache
 from verl_mas.coding.cases import ShortCase, WrittenCase
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.data.dataset import DATA_SETS, Prepared
-from verl_mas.data.items import Item
-from verl_mas.errors import ConfigError
+from verl_mas.data.items import Item, sampled
 from verl_mas.execution.executor import Execution, Executor
 from verl_mas.execution.limits import Answer, Call, Limits, Result, Status
 from verl_mas.execution.problem import Problem
@@ -146,12 +145,9 @@ def question(program: Program, of: Problem) -> str:
 
 def tasks(count: int, *, split: str = TRAIN, seed: int = 0) -> list[Item]:
     """Sample different tasks of a split, in random order."""
-    every = programs(split)
-    if count > len(every):
-        value = f"{count} tiny programs"
-        raise ConfigError(value, rule=f"there are only {len(every)} in {split!r} (train or test)", fix="use fewer rows")
     rng = random.Random(f"{split} {seed}")
-    problems = ((program, problem(program, rng)) for program in rng.sample(every, count))
+    chosen = sampled(programs(split), count, rng, kind="tiny programs", split=split)
+    problems = ((program, problem(program, rng)) for program in chosen)
     return [Item(question(program, of), of.text(), "programs") for program, of in problems]
 
 

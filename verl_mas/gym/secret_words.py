@@ -10,8 +10,8 @@ from itertools import product
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from verl_mas.data.items import Item, with_next
-from verl_mas.errors import ConfigError, DataError
+from verl_mas.data.items import Item, sampled, with_next
+from verl_mas.errors import DataError
 from verl_mas.util.splits import TRAIN, split_of
 from verl_mas.workflow import Message, Outcome, Task, Team, Workflow, register_workflow
 from verl_mas.workflow.client import DatasetFields
@@ -41,10 +41,7 @@ def secrets(kind: Kind, split: str, count: int | None, seed: int = 0) -> list[Se
     rng = random.Random(f"secret words {kind} {split} {seed}")
     names = [(thing,) for thing in THINGS] if kind == "word" else list(product(COLOURS, THINGS))
     chosen = [name for name in names if split_of(" ".join(name)) == split]
-    if count is not None and count > len(chosen):
-        rule = f"there are only {len(chosen)} in {split!r}"
-        raise ConfigError(f"{count} tasks of kind {kind}", rule=rule, fix="use fewer rows")
-    return [_secret(kind, name, rng) for name in rng.sample(chosen, count or len(chosen))]
+    return [_secret(kind, name, rng) for name in sampled(chosen, count, rng, kind=f"tasks of kind {kind}", split=split)]
 
 
 def _secret(kind: Kind, name: Sequence[str], rng: random.Random) -> Secret:

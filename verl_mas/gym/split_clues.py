@@ -13,7 +13,7 @@ from typing import Annotated
 from verl_mas.cli._arguments import check_share
 from verl_mas.config.values import Count, Range
 from verl_mas.data.dataset import DATA_SETS, Prepared
-from verl_mas.data.items import Item, with_next
+from verl_mas.data.items import Item, sampled, with_next
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.gym.states import Letters, States
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp, tiny
@@ -88,11 +88,9 @@ def with_hint(task: Clues, decoys: Decoys, rng: random.Random) -> Clues:
 def items(count: int | None, *, split: str = TRAIN, seed: int = 0, parts: int = 2, decoys: Decoys = None) -> list[Item]:
     """Sample different tasks of a split, in random order; all of them without a `count`."""
     every = list(clues(split, parts))
-    if count is not None and count > len(every):
-        rule = f"there are only {len(every)} in {split!r}"
-        raise ConfigError(f"{count} tasks of {parts} parts", rule=rule, fix="use fewer rows")
     rng = random.Random(f"{split} {seed}")
-    drawn = [with_hint(task, decoys, rng) for task in rng.sample(every, count or len(every))]
+    chosen = sampled(every, count, rng, kind=f"tasks of {parts} parts", split=split)
+    drawn = [with_hint(task, decoys, rng) for task in chosen]
     return [
         Item(task.question, task.answer, SOURCE, extra={PARTS: list(task.parts), HINT: task.hint}) for task in drawn
     ]
