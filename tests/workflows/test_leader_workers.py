@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from verl_mas.config.schema import FaultSpec
-from verl_mas.errors import DataError, SessionFault
+from verl_mas.errors import ConfigError, DataError, SessionFault
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.retrieval.index import build
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
@@ -124,6 +124,11 @@ def test_a_move_round_trips_and_one_that_would_be_read_as_another_is_not_rendere
 def test_the_longest_session_has_the_acts_that_are_announced():
     session, _ = play(TWO, max_rounds=2, max_workers=2)
     assert len(session.replies) == LeaderWorkers(max_rounds=2, max_workers=2).most_acts(k=1)
+
+
+def test_an_unknown_grader_is_refused():
+    with pytest.raises(ConfigError, match="did you mean 'em'"):
+        LeaderWorkers(score="emm")
 
 
 def test_workers_search_with_a_tool_of_their_own_and_the_leader_has_none(tmp_path):

@@ -50,6 +50,13 @@ def test_hidden_tests_do_not_decide_when_it_stops():
     assert session.info["turns"] == 1 and session.info["acc"] == 0.0
 
 
+def test_it_has_the_rewards_of_the_coder_in_the_team():
+    session, _ = play(lambda request, branch: [python(SUM), python(PRODUCT), python("print("), "?"][branch], k=4)
+    assert [reply.reward for reply in session.replies] == pytest.approx([1.0, 0.6, 0.0, 0.0])
+    assert [reply.team_reward for reply in session.replies] == [1.0, 0.5, 0.0, 0.0]
+    assert session.replies[0].committed
+
+
 def test_a_tiny_model_reads_the_same_lines_as_in_the_team():
     _, llm = play([PRODUCT, SUM], text="compact")
     assert prompts_of(llm) == ["Add.\nC", f"Add.\n{PRODUCT}\n1 2>3\n2\nC"]
