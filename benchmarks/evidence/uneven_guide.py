@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verl_mas.gym.guide_driver import Drive, GuideDriver
+from verl_mas.config.hydra.recipe.guide_driver.team import Drive, GuideDriver
 from verl_mas.workflow import Reply
 
 

@@ -40,7 +40,7 @@ WINDOW_TOKENS = 64  # of a prompt without branches
 
 
 def words(texts: Sequence[str]) -> str:
-    """With a blank before each, so that a word is the same token everywhere."""
+    """Join words with a space before each of them, so that a word is the same token everywhere."""
     return "".join(f" {text}" for text in texts)
 
 

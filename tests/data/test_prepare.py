@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from verl_mas.cli.data import main
-from verl_mas.cli.data.search import Search
-from verl_mas.cli.data.tool_math import ToolMath
+from verl_mas.config.hydra.recipe.math.data import TEST
+from verl_mas.config.hydra.recipe.search.data import Search
+from verl_mas.config.hydra.recipe.tool_math.data import ToolMath
 from verl_mas.data import sources
-from verl_mas.data.dataset import FILES, Prepared
 from verl_mas.data.items import Item, math_item, search_item
-from verl_mas.errors import ConfigError, DataError, DiskError
+from verl_mas.errors import ConfigError, DataError
 
 SUFFIX = "\nLet's think step by step and output the final answer within \\boxed{}."
 
@@ -180,7 +178,7 @@ def test_a_hub_that_cannot_be_reached_is_one_clear_error(monkeypatch):
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
     with pytest.raises(ConfigError, match=r"MATH-500 .*no route to host(.|\n)*--train FILE"):
-        sources.from_hub(sources.MATH_TEST[0])
+        sources.from_hub(TEST[0])
 
 
 def test_the_instructions_of_a_dapo_problem_are_removed():
@@ -205,21 +203,3 @@ def test_the_instructions_of_a_dapo_problem_are_removed():
 def test_wrong_arguments_are_refused(tmp_path, arguments, match):
     with pytest.raises((ConfigError, DataError), match=match):
         main([*arguments.split(), "--out", str(tmp_path)], load=hub(MATH_ROWS))
-
-
-def test_a_disk_that_gets_full_leaves_the_earlier_files_whole(tmp_path, monkeypatch):
-    def of_size(count: int) -> Prepared:
-        test = [Item("the test", "0", "sums")]
-        return Prepared([Item(f"{number}?", "1", "sums") for number in range(count)], test, test)
-
-    of_size(2).write(tmp_path)
-
-    def full(table, path):
-        Path(path).write_bytes(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(pq, "write_table", full)
-    with pytest.raises(DiskError, match=r"train\.parquet cannot be written: No space left"):
-        of_size(3).write(tmp_path)
-    monkeypatch.undo()
-    assert pq.read_table(tmp_path / FILES["train"]).num_rows == 2

@@ -9,11 +9,13 @@ import huggingface_hub
 import pyarrow as pa
 import pytest
 
+from verl_mas.config.hydra.recipe.code.sets import TEST_SETS, TRAIN_SETS
+from verl_mas.config.hydra.recipe.tool_math.data import ToolMath
 from verl_mas.data import sources
 from verl_mas.data.sources import RowSource
 from verl_mas.errors import ConfigError, DataError
 
-SETS = {one.name: one for one in (*sources.CODE_TRAIN, *sources.CODE_TEST)}
+SETS = {one.name: one for one in (*TRAIN_SETS, *TEST_SETS)}
 
 
 @pytest.fixture
@@ -66,11 +68,5 @@ def test_a_broken_file_is_refused_when_it_is_read(tmp_path, repository):
 
 
 def test_every_code_set_and_polaris_is_pinned_with_its_number_of_rows():
-    pinned = (*SETS.values(), *sources.TOOL_MATH_TRAIN)
+    pinned = (*SETS.values(), *ToolMath.train_sets)
     assert all(each.revision and len(each.revision) == 40 and each.rows for each in pinned)
-
-
-@pytest.mark.parametrize("sets", ["CODE", "MATH", "SEARCH"])
-def test_every_public_set_has_its_own_name(sets):
-    every = getattr(sources, f"{sets}_TRAIN") + getattr(sources, f"{sets}_TEST")
-    assert len({one.name for one in every}) == len(every)

@@ -8,11 +8,12 @@ import pytest
 from in_process_programs import NAME
 from played import task_of
 
+from verl_mas.config.hydra.recipe.guide_driver import team as guide_driver
+from verl_mas.config.hydra.recipe.lookup.tables import CUT, SHARDS
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.config.values import settable
 from verl_mas.errors import ConfigError
-from verl_mas.gym import guide_driver, secret_words, split_clues
-from verl_mas.gym.lookup import CUT, SHARDS
+from verl_mas.gym import secret_words, split_clues
 from verl_mas.gym.puzzles.puzzle import row
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.util.splits import TRAIN
@@ -53,7 +54,9 @@ TEAMS = [
     ("sharded_lookup", {}, (TABLE, {"leader": [" b", " c", " = a"], "worker": " c"})),
     ("single_reader", {}, (TABLE, " c a")),
 ]
-OURS = [name for name in WORKFLOWS if find(name).__module__.startswith("verl_mas.gym.")]
+OURS = [
+    name for name in WORKFLOWS if find(name).__module__.startswith(("verl_mas.gym.", "verl_mas.config.hydra.recipe."))
+]
 
 
 def test_every_team_is_here():

@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 from played import played, task_of
 
-from verl_mas.errors import ConfigError, DataError, SessionFault
+from verl_mas.errors import ConfigError, DataError
 from verl_mas.gym import split_clues
 from verl_mas.gym.split_clues import SHUFFLED, Clues, SplitClues, clues
 from verl_mas.util.splits import TEST, TRAIN
@@ -91,11 +91,6 @@ def test_a_team_that_passes_on_its_clues_is_right(arguments):
     assert session.info["named"] == (0.0 if "control" in arguments else 1.0)
 
 
-def test_names_and_roles_of_larger_teams():
-    assert SplitClues().agents == ("sender", "receiver")
-    assert SplitClues(parts=4).agents == ("sender_0", "sender_1", "sender_2", "receiver")
-
-
 def test_prompts_show_own_clues_and_messages_alone():
     given = task(decoys=1.0)
     _, prompts = played(SplitClues(text="compact", rounds=2), given, {"sender": "a b c", "receiver": "a"})
@@ -127,11 +122,6 @@ def test_of_several_candidates_only_answers_are_scored():
     session, _ = played(SplitClues(text="compact"), task(), replies, k=2)
     assert [reply.team_reward for reply in session.replies] == [0.0, 0.0, 0.0, 1.0]
     assert session.answer == right and session.team_reward == 1.0
-
-
-def test_rows_of_another_number_of_parts_fail_with_the_command():
-    with pytest.raises(SessionFault, match="--parts 3"):
-        played(SplitClues(parts=3), task(), "a")
 
 
 def test_a_message_that_is_played_on_is_worth_what_the_receiver_makes_of_it():

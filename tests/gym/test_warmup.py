@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from verl_mas.gym import arithmetic, guide_driver
-from verl_mas.gym.guide_driver import GuideDriver, asked
+from verl_mas.config.hydra.recipe.guide_driver import team as guide_driver
+from verl_mas.config.hydra.recipe.guide_driver.team import GuideDriver, asked
+from verl_mas.gym import arithmetic
 from verl_mas.gym.puzzles.data import lessons
-from verl_mas.gym.puzzles.teams import PlannerExecutor, SinglePlayer
+from verl_mas.gym.puzzles.teams import PlannerExecutor
 from verl_mas.gym.warmup import BARE_TEMPLATE, WarmUp, bare, loss, tiny, tokenize, warm_up
 
 
@@ -36,19 +37,6 @@ def test_a_warmed_up_model_can_be_trained_further(tmp_path):
     second = trained("second", str(first))
     assert losses[3] < losses[0]
     assert (first / "tokenizer.json").read_text() == (second / "tokenizer.json").read_text()
-
-
-def test_a_tiny_model_learns_its_lessons_and_is_saved_with_a_template_that_adds_no_text(tmp_path):
-    from transformers import AutoTokenizer
-
-    losses = []
-    source = lessons(SinglePlayer(text="compact", moves=1), "plan_path", {"size": 3, "min_distance": 1}, noise=0.0)
-    config = WarmUp(hidden=32, layers=1, steps=60, batch=32, lessons=300, learning_rate=5e-3)
-    folder = warm_up(tmp_path / "model", source, config, lambda step, value: losses.append(value))
-    assert len(losses) == 60 and losses[-1] < 1.0 < losses[0]
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    messages = [{"role": "user", "content": "..#"}]
-    assert tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False) == "..#"
 
 
 def test_the_loss_is_of_the_replies_and_with_a_weight_of_the_prompts():

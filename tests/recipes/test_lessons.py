@@ -10,8 +10,11 @@ from recipe_configs import composed
 from transformers import AutoTokenizer
 
 from verl_mas.checks.run import validate
-from verl_mas.gym import guide_driver, lookup, programs, split_clues
-from verl_mas.gym.guide_driver import GuideDriver
+from verl_mas.config.hydra.recipe.code import programs
+from verl_mas.config.hydra.recipe.guide_driver import team as guide_driver
+from verl_mas.config.hydra.recipe.guide_driver.team import GuideDriver
+from verl_mas.config.hydra.recipe.lookup import tables as lookup
+from verl_mas.gym import split_clues
 from verl_mas.gym.puzzles.data import lessons as puzzle_lessons
 from verl_mas.gym.puzzles.data import tiny_workflow
 from verl_mas.gym.split_clues import SplitClues

@@ -121,7 +121,12 @@ def test_calls_beyond_the_budget_of_a_branch_fail_and_the_main_thread_has_its_ow
     assert [bool(call.error) for call in main.tool_calls] == [False, False, False]
     spec = AgentSpec(max_tool_rounds=1)
     (branch,), _ = branches_and_main(run, [BRANCH], [READ], [READ], spec=spec)
-    assert "it ended without `return`" in branch.malformed and branch.tool_calls[-1].left_out
+    assert "without `return`; not called: the limit is 1 rounds per act" in branch.malformed
+
+
+def test_a_branch_returns_after_its_last_round_of_calls(run):
+    (branch,), main = branches_and_main(run, [BRANCH], [READ], [RETURN], spec=AgentSpec(max_tool_rounds=1))
+    assert branch.malformed is None and main.steps[1]["content"] == "one"
 
 
 @pytest.mark.parametrize(("verdict", "expected"), [(False, -0.2), (True, None), (None, None)])

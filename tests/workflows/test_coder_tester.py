@@ -121,12 +121,6 @@ def test_a_tester_is_paid_for_what_the_golden_program_runs_on_and_prints(test, r
     assert reply.reward == pytest.approx(reward) and session.info["tests_right"] == (reward == 1.0)
 
 
-def test_an_input_on_which_the_golden_program_never_ends_is_not_valid():
-    problem = Problem(TESTS, golden=f"{SUM}\nwhile True: pass")
-    session, _ = play(code(SUM), case(*RIGHT), problem=problem, max_turns=1)
-    assert acts_of(session, "tester")[0].reward == 0.0
-
-
 @pytest.mark.parametrize(("coder", "tester"), [("no program", case(*RIGHT)), (code(SUM), "no test")])
 def test_without_a_program_or_a_test_there_is_no_agreement_and_the_next_prompt_says_so(coder, tester):
     session, llm = play(coder, tester, max_turns=2)
@@ -148,11 +142,6 @@ def test_of_the_candidates_the_best_is_committed_and_each_has_its_own_team_part(
     assert [reply.committed for reply in tests] == [False, False, True]
     assert session.info["agreed"] == 1.0 and session.info["compiled"] == pytest.approx(2 / 3)
     assert len(llm.requests) == 2
-
-
-def test_without_branching_the_session_and_not_the_act_has_the_team_reward():
-    session, _ = play(code(POSITIVE), case(*RIGHT))
-    assert all(reply.team_reward is None for reply in session.replies) and session.team_reward == 0.75
 
 
 def test_equal_programs_and_inputs_run_once():
@@ -275,19 +264,3 @@ def test_a_tiny_model_plays_both_roles_with_short_prompts():
 def test_compact_prompts_mark_what_is_missing_and_what_failed(coder, tester, asked):
     _, llm = play(coder, tester, text="compact", max_turns=2)
     assert [prompt.partition("\n")[2] for prompt in prompts_of(llm)[2:]] == asked
-
-
-def test_by_default_programs_really_run_contained():
-    execution = CoderTester().execution
-    CoderTester().check()
-    reads_a_file = f"print(open('/etc/passwd').read())\n{SUM}"
-    session, _ = play(
-        choose(code(SUM), code(CRASHES), code(NONSENSE), code(reads_a_file)),
-        choose(case(*RIGHT), case(*WRONG), case("two", "2"), "?"),
-        k=4,
-        max_turns=1,
-        execution=execution,
-    )
-    assert [reply.reward for reply in acts_of(session, "coder")] == pytest.approx([1.0, 0.1, 0.0, 0.1])
-    assert [reply.reward for reply in acts_of(session, "tester")] == pytest.approx([1.0, 0.2, 0.0, 0.0])
-    assert session.info["agreed"] == 1.0

@@ -92,10 +92,5 @@ def test_a_verdict_is_compared_with_the_truth_and_one_that_cannot_be_read_is_nev
     assert (review.malformed is None) == (verdict != "hm") and session.team_reward == 1.0
 
 
-def test_a_refinement_without_a_box_is_malformed_and_worth_nothing():
-    session, _ = play({"generator": RIGHT, "verifier": APPROVE, "refiner": "no box"})
-    assert session.replies[-1].malformed and session.team_reward == 0.0
-
-
 def test_the_answer_is_at_the_end_of_the_committed_candidates():
     assert play(numbered, k=2)[0].answer.startswith("[g0v0r0]")

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_sessions import APPROVE, HALF, REJECT, RIGHT, WRONG, acts_of, box, play, prompts_of
 
-from verl_mas.errors import ConfigError
 from verl_mas.workflows.peers import Peers
 
 UNLABELLED = replace(HALF, ground_truth=None)
@@ -68,8 +67,3 @@ def test_reviews_reward_and_train_nothing_themselves():
     assert own(session) == [0.5, 0.5, 0.0]
     assert [row.key is None for row in session.rows()] == [reply.probe for reply in session.replies]
     assert not any(SILENT in prompt for prompt in prompts_of(llm)) and len(acts_of(session, "peer_2")) == 3
-
-
-def test_a_peer_alone_is_refused():
-    with pytest.raises(ConfigError, match=r"peers.*at least 2"):
-        Peers(peers=1)

@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 from verl_mas.config.schema import FaultSpec
-from verl_mas.errors import ConfigError, SessionFault
+from verl_mas.errors import SessionFault
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
 from verl_mas.workflow.run import run
@@ -121,10 +121,3 @@ def test_the_first_copys_success_is_that_of_all_where_only_it_has_a_ground_truth
     for answer, success in ((BOX, 1.0), (r"\boxed{4}", 0.0), ("none", 0.0)):
         session, _ = play([TWO, answer, "none"], BOX, max_depth=1, max_acts=4)
         assert {reward for _, reward in rewards(session)} == {success, 1.4 * success}
-
-
-def test_a_budget_of_no_act_and_a_depth_below_zero_are_refused():
-    for args in ({"max_acts": 0}, {"max_depth": -1}, {"parallel": 2}):
-        with pytest.raises(ConfigError, match=next(iter(args))):
-            Recursive(**args)
-    assert Recursive(max_depth=2).agents == ("solver_0", "solver_1", "solver_2")

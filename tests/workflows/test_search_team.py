@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import httpx
 import pytest
 
@@ -10,13 +8,11 @@ pytest.importorskip("tantivy")
 from scripted_sessions import play as play_workflow
 
 import verl_mas.workflows.search_team as search_team
-from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.retrieval.client import Breaker, RetrieverClient
 from verl_mas.rollout.truncation import fit
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
-from verl_mas.workflow.run import run
 from verl_mas.workflows.search_team import SearchTeam
 
 TASK = Task([{"role": "user", "content": "What is the birthplace of the founder of Brel?"}], ground_truth=["Tazor"])
@@ -94,17 +90,6 @@ def test_truncation_keeps_the_question_and_the_newest_evidence(index):
     assert text.count("<search>") == text.count("<information>") == 2
 
 
-def test_truncation_keeps_the_question_after_examples_in_the_prompt(index):
-    example = [{"role": "user", "content": "Who founded Rome?"}, {"role": "assistant", "content": "Romulus"}]
-    task = Task([{"role": "system", "content": "Short."}, *example, *TASK.messages], ground_truth=["Tazor"])
-    _, llm = play(index, NO, ["<search>Brel</search>", "<search>Aiko</search>"], "x", task, max_turns=3)
-    request = llm.requests[-1]
-    cut = fit(request.messages, length(request.messages) - 10, "drop_oldest", length, request.opening)
-    assert cut[:4] == list(task.messages)
-    text = joined(cut[4:])
-    assert "<search>Aiko</search>" in text and "<search>Brel</search>" not in text
-
-
 def test_a_failing_retriever_fails_the_session(monkeypatch):
     down = httpx.MockTransport(lambda request: httpx.Response(503))
 
@@ -123,11 +108,3 @@ def test_an_unreachable_retriever_and_a_missing_index_are_refused_at_start(tmp_p
         SearchTeam(retriever="http://127.0.0.1:9/retrieve").check()
     with pytest.raises(ConfigError, match="retriever build"):
         SearchTeam(retriever=str(tmp_path / "none")).check()
-
-
-def test_agents_may_differ_in_their_settings(index):
-    llm = ScriptedLLM({"verifier": YES, "answerer": "<answer>Tazor</answer>"})
-    specs = {"answerer": AgentSpec(sampling={"temperature": 0.1})}
-    session = run(SearchTeam(retriever=index), TASK, llm, agents=specs)
-    assert json.loads(json.dumps(session.info))["em"] == 1.0
-    assert llm.requests[-1].sampling["temperature"] == 0.1

@@ -71,18 +71,6 @@ def test_a_failure_is_a_fault_of_its_session_and_the_next_one_plays(kind, name, 
     assert after == {"left": 3.0, "right": 3.0} and time.monotonic() - began < 30
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_steps_of_candidates_come_back_in_their_order(kind):
-    async def candidates():
-        async with Pool().stage(way(kind)) as stages:
-            start = await stages.open(Setup("turns", options={"steps": 1}))
-            start = start.copy()
-            ends = [stages.step(start, {"left": digit}) for digit in "12345"]
-            return [end.view.rewards["left"] for end in await asyncio.gather(*ends)]
-
-    assert asyncio.run(candidates()) == [1.0, 2.0, 3.0, 4.0, 5.0]
-
-
 def test_a_process_that_ends_is_named_with_its_code():
     async def died():
         pool = Pool()
@@ -114,20 +102,6 @@ def test_what_a_process_writes_neither_stops_the_loop_nor_runs_code(name, cause)
         return await played(pool, "process")
 
     assert asyncio.run(beside()) == {"left": 3.0, "right": 3.0}
-
-
-def test_a_world_that_blocks_stops_no_other_session():
-    async def beside():
-        pool = Pool()
-        slow = asyncio.ensure_future(played(pool, "thread", "hangs", limit_s=0.5))
-        began = time.monotonic()
-        await played(pool, "thread")
-        quick = time.monotonic() - began
-        with pytest.raises(SessionFault):
-            await slow
-        return quick
-
-    assert asyncio.run(beside()) < 0.3
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,4 +1,4 @@
-"""The data sets of `verl-mas data <name>`: their training and test files, with a manifest that describes them."""
+"""Data sets of `verl-mas data <name>`: training and test files, with a manifest that describes them."""
 
 from __future__ import annotations
 

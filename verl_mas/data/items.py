@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from verl_mas.errors import DataError
+from verl_mas.errors import ConfigError, DataError
 from verl_mas.grading.qa import golden_answers
 from verl_mas.retrieval.files import Row
 
@@ -33,7 +34,7 @@ class Item:
 
     @property
     def key(self) -> str:
-        """Equal for questions that differ only in case, whitespace and the final punctuation mark."""
+        """The identity of the question: case, whitespace and the final punctuation mark are ignored."""
         return "".join(self.question.casefold().split()).rstrip(".?!")
 
     def row(self, index: int, split: str) -> dict[str, object]:
@@ -45,6 +46,7 @@ class Item:
         }
 
 
+T = TypeVar("T")
 Kind = TypeVar("Kind", bound=Item)
 
 
@@ -102,6 +104,14 @@ def overlap(train: Sequence[Kind], test: Sequence[Item]) -> list[Kind]:
     """Find training items whose questions are also among the test items."""
     tested = {item.key for item in test}
     return [item for item in train if item.key in tested]
+
+
+def sampled(every: Sequence[T], count: int | None, rng: random.Random, *, kind: str, split: str) -> list[T]:
+    """Sample different tasks of a split, in random order; without `count`, all of them."""
+    if count is not None and count > len(every):
+        rule = f"there are only {len(every)} in {split!r} (train or test)"
+        raise ConfigError(f"{count} {kind}", rule=rule, fix="use fewer rows")
+    return rng.sample(every, count or len(every))
 
 
 def with_next(items: Sequence[Kind]) -> list[tuple[Kind, Kind]]:

@@ -81,8 +81,8 @@ def _csv(path: Path, delimiter: str) -> Iterator[Row]:
 
 
 def as_dataset(row: Row, where: str, prompt_key: str = PROMPT) -> Fields:
-    """Convert a row of training data as verl's dataset does, with the messages as `raw_prompt`. `where`: the row, in
-    errors."""
+    """Convert a row of training data as verl's dataset does, with the messages as `raw_prompt`. `where` names the row
+    in errors."""
     if prompt_key not in row:
         rule = f"its column {prompt_key} has the messages (data.prompt_key of the run)"
         raise DataError(f"{where} has no {prompt_key}", rule=rule, fix=nearest(prompt_key, list(row)))
@@ -109,7 +109,7 @@ def as_dataset(row: Row, where: str, prompt_key: str = PROMPT) -> Fields:
 
 
 def with_images(messages: Sequence[Fields], images: Iterable[object]) -> list[Fields]:
-    """Put the images in place of `<image>`, as verl's dataset does."""
+    """Replace `<image>` by the images, as verl's dataset does."""
     left = iter(images)
     return [{**message, "content": _placed(message["content"], left)} for message in messages]
 
@@ -160,7 +160,7 @@ def _text(row: Row, name: str, place: str) -> str:
 
 
 def _parts(template: str) -> list[tuple[str, str | None]]:
-    """Split a template into texts, each with the column that follows it."""
+    """Split a template into texts, each with the column after it (None at the end)."""
     try:
         parts = list(string.Formatter().parse(template))
     except ValueError as error:
@@ -219,7 +219,7 @@ def _given(messages: Sequence[object], what: str) -> list[dict[str, str]]:
 
 
 def _answer(row: Row, form: RowFormat, place: str) -> object:
-    """The ground truth of a row. A number becomes a text, so that the column has one type."""
+    """Read the ground truth of a row. A number becomes a text, so that the column has one type."""
     if form.answer is None:
         return ""
     value = _value(row, form.answer, place)
@@ -229,7 +229,7 @@ def _answer(row: Row, form: RowFormat, place: str) -> object:
 
 
 def _images(row: Row, form: RowFormat, folder: Path, place: str) -> list[dict[str, bytes]]:
-    """The content of the image files, so that the data set needs no other file."""
+    """Read the image files, so that the data set needs no other file."""
     if form.images is None:
         return []
     from PIL import Image

@@ -57,7 +57,7 @@ def compute_score(
 
 
 def item_of(extra_info: DatasetFields) -> Item:
-    """The item that a row names."""
+    """Find the item that a row names."""
     for key in (TASK, CONFIG, SEED, PLACE, CHECKSUM):
         if key not in extra_info:
             value = f"extra_info has no {key!r}"

@@ -1,4 +1,4 @@
-"""The public sets on which papers train and test, and functions that read a set from the hub or from a file."""
+"""Public sets of data, read from the hub or from files, with what a manifest records of them."""
 
 from __future__ import annotations
 
@@ -58,56 +58,16 @@ class RowSource:
 
 
 def as_bytes(row: Row) -> bytes:
-    """The bytes of a row for a checksum: equal on every machine, whatever the format of the file."""
+    """Encode a row for a checksum. The bytes are equal on every machine, whatever the format of the file is."""
     return json.dumps(row, sort_keys=True, default=str).encode()
 
 
 def checksum(rows: Iterable[Row]) -> str:
-    """The sha256 of the rows, in their order."""
+    """Return the sha256 of the rows, in their order."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(as_bytes(row))
     return digest.hexdigest()
-
-
-# The sets of Dr. MAS, with revisions and row counts that several public projects pin.
-MATH_TRAIN = (PublicSet("dapo_filter", "aaabiao/dapo_filter", "train"),)
-MATH_TEST = (
-    PublicSet("math500", "HuggingFaceH4/MATH-500", "test", "ff5b20257d8185524591543f8ff5993951537bb8", 500),
-    PublicSet("aime24", "HuggingFaceH4/aime_2024", "train", "2fe88a2f1091d5048c0f36abc874fb997b3dd99a", 30),
-    PublicSet("aime25", "MathArena/aime_2025", "train", "c94da77eb22bbd6439e62a323bec18493a421302", 30),
-    PublicSet("amc23", "knoveleng/AMC-23", "train", rows=40),
-    PublicSet("olympiadbench", "realtreetune/olympiadbench", "test"),
-    PublicSet("minerva", "zwhe99/simplerl-minerva-math", "test", rows=272),
-)
-# Training: NQ and HotpotQA. The test split has all seven test sets; `data_source` says which.
-_SEARCH_R1 = ("PeterJinGo/nq_hotpotqa_train", "b7d80abfee334a7a91cb377544f09180d58b34f6")
-SEARCH_TRAIN = (PublicSet("nq_hotpotqa", _SEARCH_R1[0], "train", _SEARCH_R1[1], 169_615),)
-SEARCH_TEST = (PublicSet("search_r1_test", _SEARCH_R1[0], "test", _SEARCH_R1[1], 51_713),)
-# The math sets of AT-GRPO, for a reasoner and a tool user.
-_POLARIS = ("POLARIS-Project/Polaris-Dataset-53K", "296f8e34132e63f4a1d70e0dcc8bddebb43f03e4")
-TOOL_MATH_TRAIN = (PublicSet("polaris", _POLARIS[0], "train", _POLARIS[1], 53_291),)
-TOOL_MATH_TEST = tuple(public for public in MATH_TEST if public.name in ("aime24", "aime25", "olympiadbench"))
-# Programming tasks. APPS, LiveCodeBench and TACO have loading scripts.
-_APPS = ("codeparrot/apps", "21e74ddf8de1a21436da12e3e653065c5213e9d1")
-_CODE_CONTESTS = ("deepmind/code_contests", "802411c3010cb00d1b05bad57ca77365a3c699d6")
-_TACO = ("BAAI/TACO", "d593ed0a2becbbc952230bb89be09189bf1056dc")
-_LIVECODEBENCH = ("livecodebench/code_generation_lite", "0fe84c3912ea0c4d4a78037083943e8f0c4dd505")
-_DEEPCODER = ("agentica-org/DeepCoder-Preview-Dataset", "177913a7bd43791646ef6a43645caa3c871ab3db")
-_RELEASES = ("test.jsonl", *(f"test{number}.jsonl" for number in range(2, 7)))
-CODE_TRAIN = (
-    PublicSet("apps", _APPS[0], "train", _APPS[1], 5_000, ("train.jsonl",)),
-    PublicSet("code_contests", _CODE_CONTESTS[0], "train", _CODE_CONTESTS[1], 13_328),
-    PublicSet("taco", _TACO[0], "train", _TACO[1], 25_443, ("train/*.arrow",)),
-    PublicSet("deepcoder", _DEEPCODER[0], "train", _DEEPCODER[1], 16_252, ("primeintellect/train*.parquet",)),
-)
-CODE_TEST = (
-    PublicSet("livecodebench_v6", _LIVECODEBENCH[0], "test", _LIVECODEBENCH[1], 1_055, _RELEASES),
-    PublicSet("livecodebench_v5", _LIVECODEBENCH[0], "test", _LIVECODEBENCH[1], 880, _RELEASES[:5]),
-    PublicSet("apps_test", _APPS[0], "test", _APPS[1], 5_000, ("test.jsonl",)),
-    PublicSet("code_contests_test", _CODE_CONTESTS[0], "test", _CODE_CONTESTS[1], 165),
-    PublicSet("taco_test", _TACO[0], "test", _TACO[1], 1_000, ("test/*.arrow",)),
-)
 
 
 def from_hub(public: PublicSet) -> tuple[Rows, str]:

@@ -27,7 +27,8 @@ async def compute_score(
     folder: str | None = None,
     **_: object,
 ) -> dict[str, float]:
-    """The reward of verifiers for a rollout whose only reply is the answer, with its parts and metrics."""
+    """Score an answer as verifiers scores a rollout whose only reply is the answer; return the parts and metrics,
+    too."""
     if not data_source.startswith(SOURCE) or NUMBER not in extra_info:
         value, rule = f"data_source={data_source} and extra_info.{NUMBER}", "a row names a task of a taskset"
         raise DataError(value, rule=rule, fix="write the rows with `verl-mas data verifiers TASKSET --out FOLDER`")

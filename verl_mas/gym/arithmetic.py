@@ -20,7 +20,7 @@ PATIENCE = 5_000  # repeats in a row after which no new chain is expected
 
 
 def draw(terms: int, largest: int, rng: random.Random) -> str:
-    """A chain such as 3+5-2= with all intermediate results from 0 to `largest`."""
+    """Draw a chain such as 3+5-2= whose intermediate results are from 0 to `largest`."""
     total = rng.randint(0, largest)
     text = str(total)
     for _ in range(terms - 1):
@@ -32,7 +32,7 @@ def draw(terms: int, largest: int, rng: random.Random) -> str:
 
 
 def signed(chain: str) -> list[int]:
-    """The numbers of a chain; their sum is its result."""
+    """Return the numbers of a chain; their sum is its result."""
     return [int(number) for number in re.findall(r"[+-]?\d+", chain)]
 
 
@@ -43,7 +43,7 @@ def chain_split(chain: str) -> str:
 
 
 def chains(count: int, *, terms: int = 4, largest: int = 9, split: str = TRAIN, seed: int = 0) -> list[Item]:
-    """Distinct chains. No chain is in both splits."""
+    """Generate distinct chains. No chain is in both splits."""
     rng = random.Random(f"{split} {seed}")
     items: dict[str, Item] = {}
     repeats = 0

@@ -1,4 +1,4 @@
-"""Secret words in plain English: a scout knows what a judge has to say, and writes it a message."""
+"""Secret words in plain English: a scout knows the word that a judge has to say, and writes a message to the judge."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from itertools import product
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from verl_mas.data.items import Item, with_next
-from verl_mas.errors import ConfigError, DataError
+from verl_mas.data.items import Item, sampled, with_next
+from verl_mas.errors import DataError
 from verl_mas.util.splits import TRAIN, split_of
 from verl_mas.workflow import Message, Outcome, Task, Team, Workflow, register_workflow
 from verl_mas.workflow.client import DatasetFields
@@ -41,10 +41,7 @@ def secrets(kind: Kind, split: str, count: int | None, seed: int = 0) -> list[Se
     rng = random.Random(f"secret words {kind} {split} {seed}")
     names = [(thing,) for thing in THINGS] if kind == "word" else list(product(COLOURS, THINGS))
     chosen = [name for name in names if split_of(" ".join(name)) == split]
-    if count is not None and count > len(chosen):
-        rule = f"there are only {len(chosen)} in {split!r}"
-        raise ConfigError(f"{count} tasks of kind {kind}", rule=rule, fix="use fewer rows")
-    return [_secret(kind, name, rng) for name in rng.sample(chosen, count or len(chosen))]
+    return [_secret(kind, name, rng) for name in sampled(chosen, count, rng, kind=f"tasks of kind {kind}", split=split)]
 
 
 def _secret(kind: Kind, name: Sequence[str], rng: random.Random) -> Secret:
@@ -68,7 +65,7 @@ def items(kind: Kind, count: int | None, *, split: str = TRAIN, seed: int = 0) -
 
 
 def shuffled(tasks: Sequence[Item]) -> list[Item]:
-    """The control: the scout knows what it would know in the next task, so messages keep their distribution."""
+    """The control: the scout has the knowledge of the next task, so its messages keep their distribution."""
     return [
         replace(task, source=SHUFFLED, extra={**task.extra, "known": other.extra["known"]})
         for task, other in with_next(tasks)
@@ -76,7 +73,7 @@ def shuffled(tasks: Sequence[Item]) -> list[Item]:
 
 
 def secret_of(extra_info: DatasetFields) -> Secret:
-    """The task of a dataset row."""
+    """Read the task of a dataset row."""
     kind = next((kind for kind in KINDS if kind == extra_info.get("kind")), None)
     known, own, answer = (extra_info.get(name) for name in ("known", "own", "answer"))
     if not (kind and isinstance(known, str) and isinstance(own, str) and isinstance(answer, str)):
@@ -93,8 +90,8 @@ class SecretWords(Workflow):
     agents = ("scout", "judge")
 
     control: Literal["none", "all", "own"] = "none"
-    """none: the team. all, own: the judge acts alone. It reads what the scout knows, which is the ceiling, or nothing
-    of it, which is the floor."""
+    """none: the team. all, own: the judge acts alone. It reads the scout's knowledge (the ceiling), or nothing of it
+    (the floor)."""
 
     async def run(self, task: Task, team: Team) -> Outcome:
         secret = secret_of(task.extra_info)

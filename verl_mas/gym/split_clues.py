@@ -1,5 +1,5 @@
-"""Split clues: one of eight letters is right. Each agent's clues leave a few letters, and only the right one is left by
-all."""
+"""Split clues: one of eight letters is right. Each agent's clues leave a few letters possible, and only the right
+letter is left by the clues of all agents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated
 from verl_mas.cli._arguments import check_share
 from verl_mas.config.values import Count, Range
 from verl_mas.data.dataset import DATA_SETS, Prepared
-from verl_mas.data.items import Item, with_next
+from verl_mas.data.items import Item, sampled, with_next
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.gym.states import Letters, States
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp, tiny
@@ -66,14 +66,14 @@ def _groups(letters: Sequence[str], size: int) -> Iterator[tuple[tuple[str, ...]
 
 
 def _left(answer: str, groups: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Letters that each part leaves possible, where part k rules out group k."""
+    """Return the letters that each part leaves possible, where part k rules out group k."""
     others = [itertools.chain(*groups[:k], *groups[k + 1 :]) for k in range(len(groups))]
     return tuple("".join(sorted((answer, *wrong))) for wrong in others)
 
 
 def hints(task: Clues, decoys: Decoys) -> dict[str, float]:
-    """The possible hints of a task with their probabilities: the right letter, or a wrong letter that some part
-    leaves."""
+    """Return the possible hints of a task with their probabilities: the right letter, or a wrong letter that some part
+    leaves possible."""
     if decoys is None:
         return {"": 1.0}
     wrong = sorted(set("".join(task.parts)) - {task.answer})
@@ -86,13 +86,11 @@ def with_hint(task: Clues, decoys: Decoys, rng: random.Random) -> Clues:
 
 
 def items(count: int | None, *, split: str = TRAIN, seed: int = 0, parts: int = 2, decoys: Decoys = None) -> list[Item]:
-    """Different tasks of a split, in random order; all of them without a `count`."""
+    """Sample different tasks of a split, in random order; all of them without a `count`."""
     every = list(clues(split, parts))
-    if count is not None and count > len(every):
-        rule = f"there are only {len(every)} in {split!r}"
-        raise ConfigError(f"{count} tasks of {parts} parts", rule=rule, fix="use fewer rows")
     rng = random.Random(f"{split} {seed}")
-    drawn = [with_hint(task, decoys, rng) for task in rng.sample(every, count or len(every))]
+    chosen = sampled(every, count, rng, kind=f"tasks of {parts} parts", split=split)
+    drawn = [with_hint(task, decoys, rng) for task in chosen]
     return [
         Item(task.question, task.answer, SOURCE, extra={PARTS: list(task.parts), HINT: task.hint}) for task in drawn
     ]
@@ -109,7 +107,7 @@ def shuffled(tasks: Sequence[Item]) -> list[Item]:
 
 
 def clues_of(extra_info: DatasetFields, answer: object, parts: int) -> Clues:
-    """The task of a dataset row."""
+    """Read the task of a dataset row."""
     given = extra_info.get(PARTS)
     if given is None or len(given) != parts or answer not in list(LETTERS):
         value = f"a row with extra_info.{PARTS}={given!r:.200} and the ground truth {answer!r:.80}"
@@ -148,20 +146,20 @@ class Talk:
         return self.parts[self.speaker]
 
     def after(self, letters: str | Malformed) -> Talk:
-        """The talk after a message. An unreadable message reaches the others as an empty one."""
+        """Return the talk after a message. The others read an unreadable message as an empty one."""
         return replace(self, written=(*self.written, "" if isinstance(letters, Malformed) else letters))
 
 
 @register_workflow("split_clues")
 class SplitClues(States[Talk]):
-    """Agents write letters in turn, and each reads all messages before its own. The last act answers. The answer alone
-    is rewarded: what a message is worth depends on the acts after it."""
+    """Agents write letters in turn, and each reads all earlier messages. The last act answers. Only the answer is
+    rewarded, so the value of a message depends on the acts after it."""
 
     parts: Annotated[int, Range(2, 4)] = 2
     """The number of agents that have clues: `sender` and `receiver`, or `sender_0`, `sender_1`, ... and `receiver`."""
 
     rounds: Count = 1
-    """How often each agent acts. From the second round on, senders have read what the others wrote."""
+    """Acts of each agent. From the second round on, senders have read the messages of the others."""
 
     @property
     def agents(self) -> Sequence[str]:
@@ -209,7 +207,7 @@ class SplitClues(States[Talk]):
 
 
 def named(talk: Talk) -> float:
-    """The share of the senders' letters that their messages name."""
+    """Return the share of the senders' letters that their messages name."""
     written = [(talk.parts[turn % len(talk.parts)], message) for turn, message in enumerate(talk.written[:-1])]
     shares = [len(set(part) & set(message)) / len(part) for part, message in written]
     return sum(shares) / len(shares) if shares else 0.0

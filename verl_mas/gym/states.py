@@ -1,4 +1,4 @@
-"""The base of teams whose session is a sequence of states, in which each act leads to the next one; and the codec of
+"""The base of teams whose session is a sequence of states, where each act leads to the next state; and the codec of
 their short messages."""
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ State = TypeVar("State")
 
 
 class States(Workflow, Generic[State]):
-    """Only the end of a session is rewarded. A candidate that does not end it is worth what follows from it. Override
-    `over`, `actor`, `prompt`, `after`, `unsaid` and `outcome`, and call `play` in `run`. States are never changed."""
+    """Only the end of a session is rewarded. A candidate that does not end it is scored by what follows. Override
+    `over`, `actor`, `prompt`, `after`, `unsaid` and `outcome`, and call `play` in `run`. States are immutable."""
 
     continuations: Annotated[int, Range(0, 64)] = 0
     """Continuations of each candidate to the end; its reward is their mean outcome. 0: a candidate that does not end
@@ -33,8 +33,8 @@ class States(Workflow, Generic[State]):
     reward minus their mean. 0: it has the session's reward."""
 
     control: Literal["none", "all", "part"] = "none"
-    """none: the team. all, part: the last agent acts alone. It knows what all agents know, which is the ceiling, or its
-    own part, which is the floor."""
+    """none: the team. all, part: the last agent acts alone, with the knowledge of all agents (the ceiling), or with its
+    own part of it (the floor)."""
 
     text: Literal["words", "compact"] = "words"
     """words: prompts for language models. compact: prompts of a few letters, for tiny models."""
@@ -60,22 +60,23 @@ class States(Workflow, Generic[State]):
 
     @abstractmethod
     def actor(self, state: State) -> str:
-        """The agent that acts next."""
+        """Return the agent that acts next."""
 
     @abstractmethod
     def prompt(self, state: State) -> str: ...
 
     def asked(self, state: State) -> Prompt:
-        """The prompt for the agent that acts next: the text of `prompt`, and more if the agent also sees something."""
+        """Make the prompt for the agent that acts next: the text of `prompt`, with an image if the agent also sees
+        one."""
         return self.prompt(state)
 
     @abstractmethod
     def after(self, reply: Reply, state: State) -> State:
-        """The state after a reply to the prompt of `state`."""
+        """Return the state after a reply to the prompt of `state`."""
 
     @abstractmethod
     def unsaid(self, state: State) -> State | None:
-        """The state after an act whose message reaches no one; None if the act is not a message."""
+        """Return the state after an act whose message reaches no agent; None if the act is not a message."""
 
     @abstractmethod
     def outcome(self, state: State) -> Outcome:

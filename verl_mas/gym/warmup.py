@@ -1,4 +1,5 @@
-"""Warming up a tiny model on demonstrations, the acts of scripted experts, and the data sets that come with one."""
+"""Warm-up of a tiny model on demonstrations (acts of scripted experts), and the data sets that can write such a
+model."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def tiny(kind: type[W], **args: object) -> W:
 
 @dataclass(frozen=True)
 class Lesson:
-    """One act: the prompt, and the reply to learn."""
+    """One demonstrated act: the prompt, and the reply to learn."""
 
     agent: str
     prompt: str

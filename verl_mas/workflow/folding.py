@@ -128,7 +128,8 @@ def _returned(reply: Reply) -> tuple[str, str]:
     summary = (opened[0].parameters or {}).get("message") if opened else None
     replaced = characters([reply.text, [step.get("content") for step in reply.steps[:-1]]])
     if not opened:
-        fault = "it ended without `return`"
+        beyond = [call.error for call in reply.tool_calls[-1:] if call.left_out]
+        fault = "; ".join(["it ended without `return`", *map(str, beyond)])
     elif not isinstance(summary, str) or not summary.strip() or len(opened) > 1:
         fault = "`return` has a `message`, which is a text, and is the only call of its reply"
     elif len(summary) > replaced:

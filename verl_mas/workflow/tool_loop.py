@@ -91,8 +91,7 @@ class ToolLoop:
         while True:
             calls, left_out = self._split(generation.tool_calls, len(made) - 1)
             messages.append(message_of(generation, calls))
-            # The workflow answers the calls of tools without a function.
-            if not calls or any(call.name in self.tools and self.tools[call.name].call is None for call in calls):
+            if not calls or self._for_workflow(calls):
                 self._calls += [*calls, *left_out]
                 break
             known = len(messages)
@@ -108,12 +107,17 @@ class ToolLoop:
             generation = replace(generation, versions=[pair for one in made for pair in one.versions], **sums)
         return Acted(generation, messages[len(self.request.messages) :], self._calls, self._context.state, sampled)
 
+    def _for_workflow(self, calls: Sequence[ToolCall]) -> bool:
+        """Whether one of the tools has no function, so that the workflow answers the calls and the act ends."""
+        return any(call.name in self.tools and self.tools[call.name].call is None for call in calls)
+
     def _split(self, calls: Sequence[ToolCall], rounds: int) -> tuple[Sequence[ToolCall], list[ToolCall]]:
         """Split the calls of a reply into calls to answer, and calls beyond a limit, which get the reason as their
         `error`."""
         allowed, own = self.limits.rounds, self.spec.max_tool_rounds
         most = own if allowed is None else min(allowed, own)
-        limit = self.limits.parallel_calls if rounds < most else 0
+        # Calls for the workflow end the act, so they need no further round.
+        limit = self.limits.parallel_calls if rounds < most or self._for_workflow(calls) else 0
         why = f"not called: the limit is {f'{limit} per reply' if limit else f'{most} rounds per act'}"
         return calls[:limit], [replace(call, error=why, left_out=True) for call in calls[limit:]]
 

@@ -19,7 +19,7 @@ SCORE = "mas.workflow.args.score"
 
 @dataclass(frozen=True)
 class Graded:
-    """A reply, its answer (None: it has none that can be read), and its grade (None: it could not be checked)."""
+    """A reply with its answer (None if it is unreadable) and its grade (None if it could not be checked)."""
 
     reply: Reply
     answer: str | None
@@ -32,7 +32,7 @@ class Graded:
 
 @dataclass(frozen=True)
 class GradedTask:
-    """A task, how its answer stands in a reply, and what grades it. No grader: verl's reward function does."""
+    """A task, the form of its answer in a reply, and its grader. Without a grader, verl's reward function scores it."""
 
     task: Task
     form: Codec[str]
@@ -40,11 +40,11 @@ class GradedTask:
     truth: Truth
 
     def prompt(self, instruction: str) -> list[Message]:
-        """The messages of the task, the instruction, and how to write the answer."""
+        """Add the instruction and the form of the answer to the task's messages."""
         return with_instruction(self.task.messages, f"{instruction} {self.form.prompt()}")
 
     def read(self, reply: Reply) -> Graded:
-        """The reply and its answer, without a grade."""
+        """Read the answer in a reply, without grading it."""
         answer = reply.parse(self.form)
         return Graded(reply, None if isinstance(answer, Malformed) else answer, None)
 
@@ -63,7 +63,7 @@ class WithVerlOrGrader(Workflow):
     compares it with the ground truth."""
 
     form: AnswerForm | None = None
-    r"""How an answer stands in a reply: box, `\boxed{7}`; hashes, `#### 7`; tag, `<answer>7</answer>`. null: as verl's
+    r"""Form of the answer in a reply: box, `\boxed{7}`; hashes, `#### 7`; tag, `<answer>7</answer>`. null: as verl's
     own scorer of the task's data source reads it; a box for a grader, and for a question without a data source."""
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class WithVerlOrGrader(Workflow):
         return None if self.score == VERL else grader(self.score, SCORE)
 
     def graded(self, task: Task) -> GradedTask:
-        """The task, whose ground truth the grader can read."""
+        """Make the graded task. Raises an error if the grader cannot read the ground truth."""
         grader = self.optional_grader()
         truth = grader.read(task.ground_truth) if grader else None
         return GradedTask(task, self.answer_form(task.data_source), grader, truth)
@@ -92,7 +92,7 @@ class WithGrader(WithVerlOrGrader):
     """The grader of answers."""
 
     def optional_grader(self) -> Grader:
-        """Also of `verl`, which is not a grader and therefore refused."""
+        """Return the grader. `verl` is refused, because it is not a grader."""
         return grader(self.score, SCORE)
 
     grader = optional_grader
@@ -101,14 +101,15 @@ class WithGrader(WithVerlOrGrader):
 class Candidate(Protocol):
     @property
     def answer(self) -> str | None:
-        """None: it has none that can be read."""
+        """The answer; None if it is unreadable."""
 
 
 C = TypeVar("C", bound=Candidate)
 
 
 async def by_answer(candidates: Sequence[C], equal: Callable[[str, str], Awaitable[bool]]) -> list[list[C]]:
-    """Those with an answer, grouped by it, in the order in which the answers come first."""
+    """Group candidates with equal answers, in the order in which the answers first occur. Candidates without an answer
+    are skipped."""
     groups: list[list[C]] = []
     for candidate in candidates:
         if candidate.answer is None:
@@ -123,7 +124,8 @@ async def by_answer(candidates: Sequence[C], equal: Callable[[str, str], Awaitab
 
 
 async def same_answers(grader: Grader, replies: Sequence[Graded]) -> list[list[Graded]]:
-    """Those with an answer, grouped by it. Two answers are equal if one has full marks where the other is the truth."""
+    """Group replies with equal answers. Two answers are equal if the grader gives full marks to one with the other as
+    the ground truth."""
 
     async def equal(answer: str, other: str) -> bool:
         if answer == other:
@@ -131,7 +133,7 @@ async def same_answers(grader: Grader, replies: Sequence[Graded]) -> list[list[G
         try:
             truth = grader.read(answer)
         except InvalidInput:
-            # What a model wrote need not be a ground truth.
+            # A model's answer need not have the form of a ground truth.
             return False
         return await grader(truth, other) == 1
 
@@ -139,6 +141,6 @@ async def same_answers(grader: Grader, replies: Sequence[Graded]) -> list[list[G
 
 
 async def most_frequent(grader: Grader, replies: Sequence[Graded]) -> list[Graded]:
-    """Those with the most frequent answer; of equally frequent ones the answer that comes first. Empty if none has an
-    answer."""
+    """Return the replies with the most frequent answer, in a tie those with the answer that occurs first. Empty if no
+    reply has an answer."""
     return max(await same_answers(grader, replies), key=len, default=[])

@@ -13,7 +13,7 @@ from verl_mas.workflows.solver_verifier import solve
 class Cory(WithGrader):
     """Two copies of one LLM, which exchange these roles during training: `mas.swap.agents=[pioneer,observer]`.
 
-    The pioneer's answer is the team's: it has the task alone, as the LLM has it when it is used after the training.
+    The pioneer's answer is the team's. Its prompt is the task alone, as for the LLM in use after training.
     """
 
     agents = ("pioneer", "observer")

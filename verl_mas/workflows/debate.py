@@ -25,7 +25,7 @@ class Debate(WithGrader):
     """Agents of the role `debater`: debater_0, debater_1, ..."""
 
     rounds: Count = 2
-    """How often each debater answers. 1: a vote without a debate."""
+    """Answers of each debater. 1: a vote without a debate."""
 
     judge: bool = False
     """Whether an agent `judge` reads the last answers and decides. Otherwise the most frequent answer is the team's;

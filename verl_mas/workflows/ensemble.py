@@ -84,7 +84,7 @@ def decide(task: Task, proposals: Sequence[Solution]) -> list[Message]:
 
 
 async def _compared(judge: float, proposals: Sequence[Solution]) -> Mapping[str, float]:
-    """Measures of the best proposal and of the majority, and whether the judge is better or worse than the majority.
+    """Measure the best proposal and the majority, and whether the judge is better or worse than the majority.
 
     The majority is right if the most frequent answer is; if several answers are equally frequent, it is the share of
     right ones.

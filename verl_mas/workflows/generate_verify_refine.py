@@ -1,4 +1,4 @@
-"""Generate, verify, refine: a tree of candidates in which every act is worth the mean of its leaves (MALT)."""
+"""Generate, verify, refine: a tree of candidates in which the value of an act is the mean of its leaves (MALT)."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Proposal:
 class GenerateVerifyRefine(WithGrader):
     """The generator proposes, the verifier reviews, the refiner answers with both in its prompt.
 
-    With `mas.branch.k` of K every act has K candidates, and each is followed up: K replies of the generator, K^2 of the
-    verifier and K^3 of the refiner. The value of a refinement is its grade, that of an earlier act the mean of its
-    leaves. A review is a text: it is used whatever its verdict is.
+    With `mas.branch.k` of K every act has K candidates, and the team continues from each of them: K replies of the
+    generator, K^2 of the verifier and K^3 of the refiner. The value of a refinement is its grade; the value of an
+    earlier act is the mean of its leaves. The refiner reads a review whatever its verdict is.
     """
 
     agents = ("generator", "verifier", "refiner")
@@ -103,5 +103,5 @@ def _outcome(team: Team, proposals: Sequence[Proposal]) -> Outcome:
 
 
 def _instances(team: Team, name: str, count: int) -> list[Agent]:
-    """The agent itself, and `count - 1` further instances of it."""
+    """Return the agent itself and `count - 1` further instances of it."""
     return [team.spawn(name) if number else team[name] for number in range(count)]

@@ -40,8 +40,8 @@ Move = Delegation | FinalAnswer
 
 @dataclass(frozen=True)
 class LeaderPlay:
-    """A finished play: the leader's last reply, its answer if it was readable, and the number of workers in each
-    round."""
+    """The result of a play: the leader's last reply, the answer in it (None if it was unreadable), and the number of
+    workers in each round."""
 
     last: Reply
     answer: str | None
@@ -114,7 +114,7 @@ class Delegating(Workflow):
 
     agents = ("leader", "worker")
     max_rounds: Count = 3
-    """Delegations at most. One that cannot be read counts, and reaches no worker."""
+    """Delegations at most. An unreadable delegation counts, and reaches no worker."""
 
     max_workers: Count = 4
     """Workers of one round at most."""
@@ -169,8 +169,8 @@ class LeaderWorkers(Delegating, WithVerlOrGrader):
     """Leader and workers as language models: subtasks, reports and the answer are texts."""
 
     retriever: str | None = None
-    """Where workers search, as a tool: a `/retrieve` URL, or the folder of an index, which is then searched in this
-    process. null: they have only the tools that mas.agents.worker.tools names."""
+    """The source of the workers' search tool: a `/retrieve` URL, or the folder of an index, which is then searched in
+    this process. null: workers have only the tools that mas.agents.worker.tools names."""
 
     topk: TopK = 3
     """Passages per search."""

@@ -26,8 +26,8 @@ class Peers(WithGrader):
     """Agents of the role `peer`: peer_0, peer_1, ..."""
 
     answers: Count = 1
-    """How often each peer answers a task in a session of training. It is rewarded by the answers of the others alone,
-    so more of them make the reward less random."""
+    """Answers of each peer to a task in a training session. An answer is rewarded by the answers of the other peers
+    alone, so more answers make the reward less random."""
 
     teacher: Literal["agreement", "majority", "review"] = "agreement"
     """The own reward of an answer. agreement: the share of the other peers' answers that equal it. majority: 1 if none

@@ -27,7 +27,7 @@ ROOTS = ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE", "ANTHROPIC_API_BASE_URL", "
 
 @register_workflow("program")
 class ReferredProgram(Program):
-    """A function of a file, or a command in any language. Neither is imported by the run."""
+    """A function in a file, or a command in any language. The run imports neither."""
 
     agents: Sequence[str] = ("solver",)
     """The names of the models that the program asks for."""

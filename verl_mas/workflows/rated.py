@@ -1,4 +1,4 @@
-"""Another team, each act of which an LLM as a judge rates: process rewards."""
+"""Another team, whose acts are rated by an LLM as a judge: process rewards."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ RATER = "rater"
 
 @register_workflow("rated")
 class Rated(Workflow):
-    """A team whose acts `rater` rates in training: it reads the task and all replies of a session, and its rating of a
-    reply is the reply's own reward. The rater's acts are probes, so they are not trained on, whatever its policy."""
+    """A team whose acts are rated in training by the agent `rater`. The rater reads the task and all replies of a
+    session, and its rating of a reply is the reply's own reward. The rater's acts are probes, so they are not trained
+    on, whatever its policy is."""
 
     safe_arguments: ClassVar = {"of": REGISTERED, "criterion": ANY_TEXT}
 
@@ -31,7 +32,7 @@ class Rated(Workflow):
     """Its arguments."""
 
     weight: NotNegative = 1.0
-    """What the highest rating adds to a reply's own reward."""
+    """The amount that the highest rating adds to a reply's own reward."""
 
     criterion: str = "does what its part asks for, whatever the other replies did"
     """What is rated: to which degree a reply ..."""
@@ -68,7 +69,7 @@ class Rated(Workflow):
         return replace(outcome, info={**outcome.info, "unrated": float(not ratings)})
 
     async def ratings(self, task: Task, team: Team) -> Mapping[str, float]:
-        """Ratings from 0 to 1, by the number of a reply. Empty if they are unreadable: then no reply has a rating,
+        """Return ratings from 0 to 1 by the number of the reply; empty if they are unreadable. Then no reply is rated,
         because an agent that spoils the ratings must not gain from it."""
         listed = "\n\n".join(f"[{number}] {reply.agent}:\n{reply}" for number, reply in enumerate(team.replies, 1))
         form = JsonBlock({str(number): float for number in range(1, len(team.replies) + 1)})

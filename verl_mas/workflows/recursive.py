@@ -1,4 +1,4 @@
-"""An agent that answers, or delegates parts of its task to copies of itself, which may do the same."""
+"""An agent that answers, or delegates parts of its task to copies of itself, which may delegate in turn."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Node:
     acts: list[Reply] = field(default_factory=list)
     rounds: list[list[Node]] = field(default_factory=list)
     answer: str | None = None
-    """None: it gave none that could be read."""
+    """None if the copy gave no readable answer."""
 
     success: float = 0.0
     delegates: bool = False
@@ -41,7 +41,7 @@ class Node:
         return self.parent.depth + 1 if self.parent else 0
 
     def tree(self) -> Iterator[Node]:
-        """Itself, and all copies below it."""
+        """Yield the node and all copies below it."""
         yield self
         for round_ in self.rounds:
             for child in round_:
@@ -49,16 +49,17 @@ class Node:
 
     @property
     def critical_path(self) -> int:
-        """Acts that wait for each other: those of a round act at the same time."""
+        """The number of acts in sequence: the copies of a round act at the same time."""
         return len(self.acts) + sum(max(child.critical_path for child in round_) for round_ in self.rounds)
 
     def repeats(self, part: str) -> bool:
-        """Whether the part is its own task, or that of a copy above it."""
+        """Whether the part is the task of this copy, or of a copy above it."""
         same = " ".join(part.split()).casefold() == " ".join(self.part.split()).casefold()
         return same or bool(self.parent and self.parent.repeats(part))
 
     def reward(self, bonus: float, parallel: float) -> float:
-        """RAO's: its success, where `parallel` is the weight of PARL's term, and that of the copies just below it."""
+        """Return RAO's reward: the copy's success, plus `bonus` times the mean success of the copies just below it.
+        `parallel` is the weight of PARL's term within the copy's success."""
         at_once = any(len(round_) > 1 for round_ in self.rounds)
         own = (1 - parallel) * self.success + parallel * at_once if self.delegates else self.success
         below = [child.success for round_ in self.rounds for child in round_]
@@ -86,11 +87,11 @@ class Recursive(WithGrader):
     """Tokens that all copies of a session may generate; more are a fault. null: any number."""
 
     bonus: NotNegative = 0.4
-    """What the mean success of the copies that a copy delegated to adds to its reward (RAO's lambda)."""
+    """Weight of the mean success of the copies that a copy delegated to, in the reward of this copy (RAO's lambda)."""
 
     parallel: Share = 0.0
-    """PARL's weight, at the first training step, of delegating to two or more copies at once, in place of success. It
-    falls to 0. Kimi K2.5 has 0.1."""
+    """PARL's weight of delegating to two or more copies at once, in place of success, at the first training step. It
+    falls to 0 at the last step. Kimi K2.5 uses 0.1."""
 
     @property
     def agents(self) -> Sequence[str]:
@@ -118,7 +119,7 @@ class Recursive(WithGrader):
         return task.question
 
     def moves(self, task: Task, node: Node, at_most: int) -> Codec[Move]:
-        """What a copy may reply that may delegate to so many others."""
+        """Return the codec of a copy's replies, if it may delegate to `at_most` others."""
         return Moves(at_most, self.answer_form(task.data_source))
 
     def opening(self, task: Task, node: Node, at_most: int) -> Prompt:
@@ -127,7 +128,7 @@ class Recursive(WithGrader):
         return f"{node.part}\n\n{instruction}" if node.parent else with_instruction(task.messages, instruction)
 
     def following(self, task: Task, node: Node, move: Delegation | Malformed, at_most: int) -> Prompt:
-        """What a copy reads after a delegation, whose copies are the last of `node.rounds`."""
+        """Return a copy's prompt after a delegation. The copies that it delegated to are the last of `node.rounds`."""
         if isinstance(move, Malformed):
             reports = f"Your reply could not be read: {move.reason}."
         else:
@@ -136,8 +137,8 @@ class Recursive(WithGrader):
         return f"{reports}\n\n{self.moves(task, node, at_most).prompt()}"
 
     async def success(self, task: Task, node: Node, root: Node) -> float:
-        """How well a copy solved its part. The first copy, `root`, comes before all others, whose parts have no ground
-        truth: its success is theirs."""
+        """Score how well a copy solved its part. The parts of other copies than the first one have no ground truth, so
+        they get the success of the first copy, `root`, which is scored before them."""
         if node is not root or node.answer is None:
             return root.success
         graded = self.graded(task)
@@ -163,16 +164,18 @@ class Recursive(WithGrader):
                 share = (budget - 1) // len(copies)
                 await together([partial(self._solve, task, team, copy, share) for copy in copies])
                 budget -= sum(len(below.acts) for copy in copies for below in copy.tree())
-            # After a reply that cannot be read, only an answer is.
+            # After an unreadable reply, only an answer is accepted.
             at_most = self._at_most(node, budget) if isinstance(move, Delegation) else 0
             prompt = self.following(task, node, move, at_most)
 
     def _at_most(self, node: Node, budget: int) -> int:
-        """How many copies a copy may delegate to: an act for each, one to delegate, and one to answer."""
+        """Return how many copies a copy may delegate to. Each needs an act, and the copy needs two: to delegate and to
+        answer."""
         return max(0, min(self.max_parts, budget - 2)) if node.depth < self.max_depth else 0
 
     def _read(self, task: Task, team: Team, node: Node, at_most: int) -> Move | Malformed:
-        """The move in the last reply. A recursion beyond its limits is a fault, as `moves` should not have read it."""
+        """Read the move in the last reply. A recursion beyond its limits is a fault, because `moves` should have
+        refused it."""
         reply = node.acts[-1]
         move = reply.parse(self.moves(task, node, at_most))
         parts = move.subtasks if isinstance(move, Delegation) else ()

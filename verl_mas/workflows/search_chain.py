@@ -73,7 +73,7 @@ class SearchChain(Searching):
         return with_instruction(task.messages, f"{information(state.passages)}\n\n{instruction}")
 
     async def read(self, reply: Reply, state: ChainState) -> ChainState:
-        """The state after an act."""
+        """Return the state after an act."""
         state = replace(state, agents_done=state.agents_done + 1)
         match reply.role:
             case "rewriter":

@@ -23,7 +23,7 @@ class Enough(Choice, tag="verify"):
 
 
 class Searching(WithGrader):
-    """Base of teams that search: where they search, and how their answer is scored."""
+    """Base of search teams: their source of passages and the score of their answer."""
 
     retriever: str = "http://127.0.0.1:8000/retrieve"
     """A `/retrieve` URL, or the folder of an index, which is then searched in this process."""
@@ -32,7 +32,7 @@ class Searching(WithGrader):
     """Passages per search."""
 
     form: Literal["tag"] = "tag"
-    """How the answer stands in a reply."""
+    """Form of the answer in a reply."""
 
     score: str = "em"
     """The grader whose score is the reward: em (exact match), f1 (overlap of words), or one of your own."""
@@ -49,7 +49,7 @@ class Searching(WithGrader):
         return source(self.retriever, self.topk, self.retriever_timeout_s)
 
     def require_truth(self, task: Task) -> None:
-        """Refuse a row without a ground truth, before an agent acts."""
+        """Raise an error for a row without a ground truth, before an agent acts."""
         self.grader().read(task.ground_truth)
         golden_answers(task.ground_truth)
 
@@ -113,7 +113,7 @@ REPLY = (
 
 
 def with_evidence(task: Task, evidence: Sequence[Message], instruction: str) -> list[Message]:
-    """Make messages of the question, each search with its passages (oldest first), and the instruction.
+    """Make messages from the question, all searches with their passages (oldest first), and the instruction.
 
     Each search is a separate turn, so `truncation: drop_oldest` drops whole searches, the oldest first, and keeps the
     question and the newest search.
@@ -132,6 +132,6 @@ def listed(passages: Sequence[Passage]) -> str:
 async def retrieved(passages: PassageSource, query: str) -> Sequence[Passage]:
     result = await passages.search(query)
     if result.error is not None:
-        # Missing evidence is not a mistake of the team, so the session fails with this cause, and is not trained on.
+        # The team is not to blame for missing evidence, so the session fails with this cause and is not trained on.
         raise SessionFault(FaultKind.REFUSED, f"retriever: {result.error}")
     return result.passages

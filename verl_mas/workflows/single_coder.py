@@ -43,7 +43,7 @@ class SingleCoder(CodeTeam):
 
 
 async def _failed_example(runner: Runner, attempt: ProgramAttempt) -> Feedback | None:
-    """The first example that the program fails; None if it passes all."""
+    """Return the first example that the program fails; None if it passes all."""
     if attempt.program is None:
         return Feedback(None, None, None)
     examples = runner.problem.examples

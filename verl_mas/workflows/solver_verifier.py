@@ -66,8 +66,8 @@ class SolverVerifier(WithVerlOrGrader):
 def check_verdict(
     review: Reply, verdict: ReviewVerdict | Malformed, proposal: Graded, reward: float
 ) -> CheckedVerdict | None:
-    """Compare a verdict with the ground truth, and reward the review if it is right. None: the proposal could not be
-    checked."""
+    """Compare a verdict with the ground truth, and reward the review if the verdict is right. None if the proposal
+    could not be checked."""
     if proposal.grade is None:
         return None
     approved = None if isinstance(verdict, Malformed) else verdict is ReviewVerdict.APPROVE
@@ -78,14 +78,14 @@ def check_verdict(
 
 
 def right_verdicts(verdicts: Sequence[CheckedVerdict]) -> dict[str, float]:
-    """The share of right verdicts, under its name in `info`; empty if there are no verdicts."""
+    """Return the share of right verdicts under its name in `info`; empty if there are no verdicts."""
     if not verdicts:
         return {}
     return {"right_verdicts": sum(approved is right for approved, right in verdicts) / len(verdicts)}
 
 
 def solve(graded: GradedTask, solution: Reply | None = None, review: Reply | None = None) -> list[Message]:
-    """The first prompt or, with an earlier solution, the prompt to correct it."""
+    """Make the first prompt or, with an earlier solution, the prompt to correct it."""
     if not (solution and review):
         return graded.prompt("Solve the problem step by step.")
     before = f"An earlier solution:\n{solution}\n\nA reviewer wrote:\n{review}\n\n"

@@ -1,4 +1,4 @@
-"""An environment of the library verifiers: the seats that it has are agents, and it scores what they do."""
+"""An environment of the library verifiers: its seats are agents, and it scores their acts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Verifiers(Program):
     """The interpreter that has verifiers, which needs neither verl nor verl-mas. null: that of the run."""
 
     folder: str | None = None
-    """Where it also looks for modules."""
+    """A folder in which the interpreter also finds modules."""
 
     def settings(self, row: Mapping[str, object]) -> JsonObject:
         options = {**self.options, **json.loads(str(row.get(OPTIONS) or "{}"))}

@@ -1,4 +1,5 @@
-"""A world of others as a team: each of its players is an agent, or one of them learns and others play against it."""
+"""A world of another library as a team: each player is an agent, or one player learns and the others play against
+it."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class Cast:
 
 @register_workflow("world")
 class WorldTeam(Workflow):
-    """Each player is an agent. An act is rewarded with what its player earns from it to the end of the episode."""
+    """Each player is an agent. The reward of an act is what its player earns from then on, to the end of the
+    episode."""
 
     # A value with a colon names code, and `options` may have a function or an address.
     safe_arguments: ClassVar = {"world": r"\w+/[^:]+", "options": r"[\w ,()=-]*"}
@@ -48,35 +50,37 @@ class WorldTeam(Workflow):
     """`<hub>/<name>`; `verl-mas list worlds` lists the hubs. Or a class of a file: `my_world.py:MyWorld`."""
 
     options: Mapping[str, object] = field(default_factory=dict)
-    """What the hub makes the world with."""
+    """Options of the hub for the world."""
 
     opponent: Opponent = "self"
-    """Who plays the other players: self, agents that learn as well; past, an agent `opponent`, whose policy should be a
-    snapshot of the learner's; random or optimal, a player without an LLM. But for self the learner plays another player
-    in each session."""
+    """The other players: self, agents that also learn; past, an agent `opponent`, whose policy should be a snapshot of
+    the learner's; random or optimal, a player without an LLM. Except with self, the learner changes seats from session
+    to session."""
 
     validation_opponent: Opponent = "self"
-    """The same in validation."""
+    """The other players in validation."""
 
     opponents: Count = 1
-    """Earlier selves. More than one are `opponent_0`, `opponent_1`, ..., each on a policy; a session draws one."""
+    """Number of earlier selves. Several are `opponent_0`, `opponent_1`, ..., each with a policy; a session draws one of
+    them."""
 
     text: Literal["words", "compact"] = "words"
     """words: prompts for language models. compact: prompts of a few tokens, for tiny models."""
 
     memory: Literal["none", "conversation"] = "none"
-    """none: an act is a row, whose prompt is all that the player sees now. conversation: the acts of a player are one
-    row, in which each prompt has what is new."""
+    """none: an act is a row, and its prompt is the player's current observation. conversation: the acts of a player are
+    one row, and each prompt adds the new observation."""
 
     continuations: Annotated[int, Range(0, 64)] = 0
     """Continuations of each candidate to the end; its reward is the mean return of its player. 0: a candidate has the
     reward of its own step."""
 
     runs_in: Literal["thread", "process"] = "thread"
-    """Where an episode lives. process: it is ended if it hangs, and blocks no other session; a step costs more."""
+    """The host of an episode. process: a world that hangs is killed and blocks no other session, but a step costs
+    more."""
 
     step_timeout_s: Positive = 60.0
-    """How long the world may take for a step; more is a fault of the session."""
+    """Timeout of a step. A step that takes longer is a fault of the session."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -155,7 +159,7 @@ class WorldTeam(Workflow):
         return Cast({learner: learner}, {player: Draw(opponent, f"{seed} {player}") for player in others}, [learner])
 
     def prompt(self, seen: Observation, *, news: bool = False) -> Sequence[Message]:
-        """The prompt of an observation. `news`: the conversation has begun already."""
+        """Make the prompt of an observation. `news`: whether the conversation has already begun."""
         content = seen.news if news and seen.news is not None else seen.content
         messages: list[Message] = [{"role": "user", "content": content}]
         if self.text == "compact":
@@ -164,7 +168,7 @@ class WorldTeam(Workflow):
         return with_instruction(messages, f"{legal}{seen.form or ACTION.prompt()}")
 
     def read(self, reply: Reply, seen: Observation) -> str | None:
-        """The action in a reply, in the world's own spelling if it is a legal one."""
+        """Read the action in a reply. A legal action is returned in the world's own spelling."""
         action: str | Malformed
         if self.text == "compact":
             action = reply.text
@@ -184,7 +188,7 @@ class Episode:
 
     def __init__(self, world: WorldTeam, stages: Stages, cast: Cast, team: Team, steps: int = 0):
         self.world, self.stages, self.cast, self.team, self.steps = world, stages, cast, team, steps
-        self._acts: list[tuple[Reply, str, float]] = []  # each with its player, and what the player had earned before
+        self._acts: list[tuple[Reply, str, float]] = []  # each with its player and the player's reward before it
         self._conversations: dict[str, Conversation] = {}
 
     async def play(self, place: Place) -> Place:

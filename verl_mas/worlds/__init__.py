@@ -1,4 +1,5 @@
-"""Worlds of others as tasks of a team: an episode says who acts, what each player sees, and what each has earned.
+"""Worlds of other libraries as tasks of a team: an episode says who acts, what each player sees, and what each has
+earned.
 
 A hub (TextArena, OpenSpiel, PettingZoo, ...) is a file in `hubs/`; the workflow `world` plays all of them.
 """

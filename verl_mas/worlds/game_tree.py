@@ -91,7 +91,7 @@ def check_two(game: Game, value: str, fix: str) -> None:
 
 
 def minimax(game: Game, value: str) -> Strategy:
-    known: dict[tuple[int, str], float] = {}  # what player 0 wins, by player and board
+    known: dict[tuple[int, str], float] = {}  # the result for player 0, by player and board
 
     def won(state: State) -> float:
         if state.is_terminal():

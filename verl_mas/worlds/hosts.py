@@ -1,5 +1,5 @@
-"""Threads and processes (hosts) in which worlds run, so that a world cannot block the event loop of a worker. Hosts are
-reused: a session takes a host from a pool and gives it back. A host that hangs or dies is not used again."""
+"""Hosts: threads and processes in which worlds run, so that a world cannot block the event loop of a worker. A session
+takes a host from a pool and returns it. A host that hangs or dies is not used again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from verl_mas.errors import FaultKind, MasError, SessionFault
 from verl_mas.worlds.stage import Draw, Move, Stage
@@ -114,8 +114,8 @@ class InProcess(InThread):
         super().end()
         self._process.kill()
         self._process.wait()
-        # A child of the process may keep the other end of the connection open, and the thread would wait for it. So
-        # shut down this end.
+        # A child of the process may keep the other end of the connection open, so that the thread would wait forever.
+        # Shut down this end instead.
         with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as end:
             end.shutdown(socket.SHUT_RDWR)
 
@@ -180,16 +180,20 @@ class Stages:
         self._host, self._way = host, way
 
     async def open(self, setup: Setup) -> Place:
-        return Place(*await self._call("open", self._way.world, setup))
+        return await self._place("open", self._way.world, setup)
 
     async def step(self, place: Place, actions: Mapping[str, str | Draw | None]) -> Place:
-        return Place(*await self._call("step", Move(place.episode, actions, place.seed)))
+        return await self._place("step", Move(place.episode, actions, place.seed))
 
     async def close(self) -> None:
         if self._host.usable:
             await self._call("close")
 
-    async def _call(self, method: str, *arguments: object) -> Any:
+    async def _place(self, method: str, *arguments: object) -> Place:
+        """Call a method that returns the index of an episode and its view."""
+        return Place(*cast("tuple[int, View]", await self._call(method, *arguments)))
+
+    async def _call(self, method: str, *arguments: object) -> object:
         name, limit = self._way.world, self._way.limit_s
         try:
             return await self._host.call(method, arguments, limit)

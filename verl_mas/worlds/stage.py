@@ -1,4 +1,4 @@
-"""The place where a session's episodes live: the other side of `hosts.py`, in a thread or in a process of its own."""
+"""Keeps the episodes of a session: the counterpart of `hosts.py`, in a thread or in a process of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_REHEARSED = 1000
 
 @dataclass(frozen=True)
 class Draw:
-    """The action of a player without an LLM. It is drawn where the world runs."""
+    """The action of a player without an LLM, which the host of the world draws."""
 
     script: Script
     seed: str
@@ -24,7 +24,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Move:
-    """A step of the episode itself or, with a seed, of a copy with new random events."""
+    """A step of the episode itself or, if `copy` is a seed, of a copy with new random events."""
 
     episode: int
     actions: Mapping[str, str | Draw | None]
@@ -32,7 +32,7 @@ class Move:
 
 
 class Stage:
-    """The episodes of one session by index: the first one, and copies of it that candidates continue."""
+    """The episodes of one session by index: the first one, and its copies, in which candidates continue."""
 
     def __init__(self) -> None:
         self._episodes: list[World] = []
@@ -68,8 +68,8 @@ class Stage:
 
 
 def rehearse(address: str, setup: Setup, scripts: Collection[Script]) -> None:
-    """Raise the errors that the world raises in an episode with random actions, as far as it lists legal ones, and in
-    an episode with each of the scripts."""
+    """Play an episode with random actions, if the world lists legal ones, and an episode with each script. Errors of
+    the world are raised."""
     chance, stage = random.Random(0), Stage()
     for script in (None, *scripts):
         number, view = stage.open(address, setup)

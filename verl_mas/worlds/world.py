@@ -1,4 +1,4 @@
-"""The interface of every world: who acts now, what each player sees, what an action leads to, what each has earned."""
+"""The interface of worlds: who acts now, what each player sees, the result of an action, and the rewards so far."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from verl_mas.workflow.client import Message
 
 # A text, or the parts of a message, such as images.
 Content: TypeAlias = str | Sequence[Message]
-# Who plays without an LLM, where the world knows how.
+# Players without an LLM, which some worlds provide.
 Script: TypeAlias = Literal["random", "optimal"]
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Which world of a hub, and how an episode of it starts."""
+    """A world of a hub, and how its episode starts."""
 
     name: str
     seed: int = 0
@@ -32,87 +32,88 @@ class Setup:
 
 @dataclass(frozen=True)
 class Observation:
-    """Observation of a player that has to act."""
+    """The observation of a player that has to act."""
 
     content: Content
     legal: Sequence[str] | None = None  # None: any text is an action
-    news: Content | None = None  # what a conversation adds to what the player saw before; None: `content`
-    form: str | None = None  # how an action is written; None: the workflow's own words
+    news: Content | None = None  # new text for a conversation, in place of `content`; None: `content`
+    form: str | None = None  # how to write an action; None: the workflow's own instruction
 
 
 @dataclass(frozen=True)
 class View:
-    """State of an episode as seen from outside."""
+    """The state of an episode as seen from outside."""
 
-    observations: Mapping[str, Observation]  # of the players that act now, together if several do; {}: it is over
-    rewards: Mapping[str, float]  # what each player has earned since the start
-    illegal: Mapping[str, int] = field(default_factory=dict)  # actions that the world refused, by player
-    info: Mapping[str, object] = field(default_factory=dict)  # for the metrics, at the end; also `acc`, `draw`, `loss`
+    observations: Mapping[str, Observation]  # of the players that act now; {}: the episode is over
+    rewards: Mapping[str, float]  # the sum of each player's rewards since the start
+    illegal: Mapping[str, int] = field(default_factory=dict)  # number of refused actions, by player
+    info: Mapping[str, object] = field(default_factory=dict)  # metrics at the end, such as `acc`, `draw`, `loss`
     board: str = ""  # for transcripts; empty: nothing to show
 
 
 class World(ABC):
     """One episode.
 
-    Every method may block: it runs in a thread or in a process, and never at once with another one of its session.
-    Exceptions are faults of the session.
+    A method may block, because it runs in a thread or process of its own; a session calls one method at a time. An
+    exception becomes a fault of the session.
     """
 
     @classmethod
     @abstractmethod
     def players(cls, setup: Setup) -> Sequence[str]:
-        """Everybody who may act in an episode; the agents of a team have these names."""
+        """Return all players that may act in an episode; the agents of the team have these names."""
 
     @classmethod
     def fixed(cls, setup: Setup) -> str | None:
-        """Why an episode cannot be copied; None if it can."""
+        """Return the reason why an episode cannot be copied; None if it can."""
         return "its world does not write `copy`" if cls.copy is World.copy else None
 
     @classmethod
     def starts(cls, setup: Setup) -> int | None:
-        """How many seeds begin different episodes: 0 to one less than that. None: any seed does."""
+        """Return the number of different starts: the seeds from 0 to one less than this number. None if every seed has
+        its own start."""
         return None
 
-    @classmethod  # noqa: B027  (most worlds need nothing outside of their process)
+    @classmethod  # noqa: B027  (most worlds need nothing outside their process)
     def check(cls, setup: Setup) -> None:
-        """Raise, before a run starts, if every episode would fail: a package is missing, a name is unknown, a server is
-        down."""
+        """Raise an error before the run starts if every episode would fail, such as for a missing package, an unknown
+        name or a server that is down."""
 
     def __init__(self, setup: Setup):
         self.setup = setup
 
     @abstractmethod
     def start(self) -> View:
-        """Begin the episode of the seed."""
+        """Start the episode of the seed."""
 
     @abstractmethod
     def step(self, actions: Mapping[str, str | None]) -> View:
-        """The action of every player that `observations` names. It may be illegal, and None could not be read: what
-        either costs is the world's own rule, and is counted in `illegal`."""
+        """Apply one action for each player in `observations`. None stands for an unreadable action. The world decides
+        the cost of an illegal or unreadable action, and counts it in `illegal`."""
 
     def copy(self) -> World:
-        """An independent copy of this state."""
+        """Return an independent copy of this state."""
         raise NotImplementedError
 
     def reseed(self, seed: int) -> None:  # noqa: B027  (most worlds have no chance)
-        """Sample later random events again, so that a continued copy does not leak the future."""
+        """Reseed later random events, so that a continued copy does not reveal those of the original."""
 
     def scripted(self, script: Script, player: str, rng: random.Random) -> str:
-        """The action of a player without an LLM."""
+        """Choose the action of a player without an LLM."""
         if script == "random" and (legal := self.observed(player).legal):
             return rng.choice(list(legal))
         rule = "a world knows such a player if it lists its legal actions, or has a strategy of its own"
         raise ConfigError(f"{self.setup.name} with a player {script!r}", rule=rule, fix="set opponent=self or past")
 
     def observed(self, player: str) -> Observation:
-        """The current observation of a player, for `scripted`."""
+        """Return the current observation of a player, for `scripted`."""
         raise NotImplementedError
 
     def close(self) -> None:  # noqa: B027  (most worlds hold nothing)
-        """Give back what the episode holds: connections, files, processes."""
+        """Release the connections, files and processes of the episode."""
 
 
-# Keys in the extra_info of a dataset row; all but the seed may be missing.
+# Keys in the extra_info of a dataset row; only the seed is required.
 SEED, NAME, OPTIONS = "world_seed", "world", "world_options"
 SETTING = "mas.workflow.args.world"
 WORLDS: Registry[type[World]] = Registry("world", package="verl_mas.worlds.hubs", group="verl_mas.worlds")
@@ -125,8 +126,8 @@ def register_world(hub: str) -> Callable[[W], W]:
 
 
 def find(world: str) -> tuple[str, type[World], str]:
-    """Find a class of worlds. Returns an address that finds it in every process, the class, and the name that the class
-    knows.
+    """Find a class of worlds. Returns an address at which every process finds it, the class, and the name of the world
+    within the class.
 
     `world` is `<hub>/<name>`, or `my_world.py:MyWorld`, optionally followed by `/<name>`.
     """

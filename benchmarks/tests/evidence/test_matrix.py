@@ -10,8 +10,8 @@ from verl_mas.checks import machine
 from verl_mas.checks.run import validate
 from verl_mas.config.adapters import adapters
 from verl_mas.config.compose import compose
+from verl_mas.config.hydra.recipe.guide_driver.team import boards_of, items
 from verl_mas.config.run import Run
-from verl_mas.gym.guide_driver import boards_of, items
 from verl_mas.util.splits import TEST
 
 

@@ -61,13 +61,6 @@ def test_a_resumed_run_keeps_what_was_logged_before_and_a_new_one_does_not(train
     assert [steps(STEP), steps(second, resume=True), steps(second)] == [[1], [1, 2], [2]]
 
 
-def test_the_validation_of_a_resumed_run_keeps_the_other_metrics_of_the_step(training):
-    training(writes(STEP)).watch("success", SILENT)
-    validated = json.dumps({"step": 1, "data": {"held out": 0.75}})
-    (step,) = training(writes(validated), resume=True).watch("success", SILENT)
-    assert step.values == {"success": 0.5, "held out": 0.75}
-
-
 @pytest.mark.parametrize("program", ["import time; print('on', flush=True); time.sleep(60)", IGNORES])
 def test_ctrl_c_ends_the_run_even_if_it_ignores_the_signal(training, monkeypatch, program):
     monkeypatch.setattr(live, "GRACE_S", 0.3)

@@ -111,11 +111,6 @@ def test_a_folder_of_another_version_of_the_demo_is_refused(kind, monkeypatch, t
         kind().prepare(silent)
 
 
-def test_what_no_agent_can_reach_alone_is_in_the_table():
-    lines = [list(column.cells) for column in SplitCluesDemo().table([]).columns]
-    assert "the best agent alone" in lines[1] and "0.33" in lines[2]
-
-
 @pytest.mark.e2e
 @pytest.mark.nightly
 def test_the_demo_trains_draws_sessions_and_resumes(warm_python, monkeypatch, tmp_path):

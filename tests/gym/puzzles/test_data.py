@@ -38,15 +38,6 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, argume
 KINDS = {"plan_path": {"size": 4}, "sokoban": {"size": 5, "min_distance": 2}, "sudoku": {"size": 4, "blanks": 4}}
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_without_noise_every_plan_is_a_shortest_one(name):
-    for seed in range(10):
-        puzzle = board(name, seed, TRAIN, KINDS[name])
-        plan = noisy_plan(puzzle, 100, 0.0, random.Random(seed))
-        assert len(plan) == puzzle.initial_distance
-        assert all(puzzle.step(action) for action in plan) and puzzle.solved
-
-
 def test_more_noise_gives_more_wrong_actions():
     def wrong(noise):
         puzzles = [board("plan_path", seed, TRAIN, {"size": 6}) for seed in range(400)]

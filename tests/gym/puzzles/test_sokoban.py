@@ -21,11 +21,6 @@ def level(*rows: str) -> Sokoban:
     return Sokoban(of_targets, player, tuple(boxes), 1)
 
 
-def test_a_box_in_a_corner_is_a_deadlock():
-    corner = level("#####", "#B.T#", "#.A.#", "#...#", "#####")
-    assert corner.distance() is None and not corner.best_actions()
-
-
 def test_a_push_moves_a_box_unless_a_wall_or_a_box_is_behind_it():
     puzzle = level("######", "#ABT.#", "#BB..#", "#....#", "#...T#", "######")
     assert puzzle.step("R") and puzzle.render().splitlines()[1] == "#.Ab.#"
@@ -33,13 +28,6 @@ def test_a_push_moves_a_box_unless_a_wall_or_a_box_is_behind_it():
     assert not blocked.step("R")
     row = level("######", "#ABB.#", "#....#", "#....#", "#TT..#", "######")
     assert not row.step("R")
-
-
-def test_the_compact_text_has_one_word_per_row_position_offset_and_neighbourhood():
-    puzzle = level("######", "#A.B.#", "#.#..#", "#BT.T#", "#....#", "######")
-    assert puzzle.compact() == ".... .#.. .... .... Abb Bbd Bdb Tdc Tde mo ol om mn #.#."
-    assert puzzle.step("R")
-    assert puzzle.compact().split()[4:6] == ["Abc", "Bbd"] and puzzle.compact()[-4:] == "##.B"
 
 
 def forward_distance(start: Sokoban) -> int | None:

@@ -61,7 +61,6 @@ def server():
 
 GUESS = {"action": "number", "steps": 1000}
 ECHO = {"action": "message"}
-TOOLS = {"action": "json", "observation": ["result"]}
 
 
 def guessing(server, **options):

@@ -35,7 +35,7 @@ class Reading:
         self._sources: dict[str, Mapping[str, object]] = {}
 
     def open(self, train: Sequence[PublicSet], test: Sequence[PublicSet]) -> tuple[list[RowSource], list[RowSource]]:
-        """The sources of the training and of the test rows."""
+        """Open the sources of the training rows and of the test rows."""
         files = {"train": self._options.train} if self._options.train else {}
         tests = {name: Path(path) for name, path in pairs(self._options.test, "--test NAME=FILE").items()}
         read = [one.name for one in (*(() if files else train), *(() if tests else test))]
@@ -76,13 +76,13 @@ class Reading:
 
 
 class Questions(DataSet):
-    """One whose rows are questions, each made of a row alone."""
+    """A data set of questions, each made from one row of its source."""
 
     train_sets: Sequence[PublicSet]
     test_sets: Sequence[PublicSet]
     make: MakeItem
     in_training: Mapping[str, int] = {}
-    """Questions per test set for validation during training; `otherwise` of those that are not named."""
+    """Questions per test set for validation during training; other test sets have `otherwise`."""
     otherwise: int
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -15,14 +15,14 @@ APART = 10_000_000  # distance between the seeds of two training sets; held-out 
 
 
 def episodes(world: str, seeds: Sequence[int], options: str) -> list[Item]:
-    """The starts of episodes, by their seeds."""
+    """Make an item for each seed, which starts an episode."""
     return [Item(f"{world} {seed}", "", world, extra={SEED: seed, OPTIONS: options}) for seed in seeds]
 
 
 @DATA_SETS.register("world")
 class Worlds(DataSet):
-    """Episodes of a world, by their seeds, for the workflow `world`. Held-out ones begin otherwise where a world has
-    more than one start."""
+    """Episodes of a world, by their seeds, for the workflow `world`. Held-out episodes have other starts than the
+    training episodes if the world has more than one start."""
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("world", metavar="HUB/NAME", help="such as open_spiel/tic_tac_toe")

@@ -35,7 +35,7 @@ LINES = 30  # lines of progress if the output is not a terminal
 
 
 class TeamDemo:
-    """A recipe for a laptop, run in a folder of its own, so that neither resumes from the other's checkpoints."""
+    """A recipe for a laptop in a folder of its own, so that demo and recipe do not resume each other's checkpoints."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -51,7 +51,7 @@ class TeamDemo:
     making: ClassVar[str] = "warm-up: writing tasks and demonstrations"  # shown while data and model are made
 
     def version(self) -> object:
-        """Everything on which data and model depend."""
+        """Return everything on which data and model depend."""
         raise NotImplementedError
 
     def make(self, show: Show) -> None:
@@ -123,7 +123,7 @@ class TeamDemo:
         done.write_text(version)
 
     def table(self, steps: list[Step]) -> Table:
-        """The last value and the curve of every metric."""
+        """Make a table with the last value and the curve of every metric."""
         grid = Table(box=None, show_header=False)
         for measured, of in self.measured.items():
             for who, key in of.items():
@@ -157,13 +157,13 @@ class TeamDemo:
         console.print("\n" + "\n".join(f"{what:8} {file}" for what, file in files), markup=False, highlight=False)
 
     def sessions(self, step: int) -> dict[int, Record]:
-        """The sessions of a validation, by the index of their task."""
+        """Read the sessions of a validation, by the index of their task."""
         sessions = read_sessions(self.folder / "checkpoints" / "trajectories", validate=True, step=step)
         return {session["task"]["index"]: session for session in sessions}
 
 
 def _sessions_of(run: RunFolder) -> list[tuple[str, object]]:
-    """Places of the sessions, and a page that displays them, unless the user has turned them off."""
+    """Return the place of the sessions and of a page that displays them, unless the user has turned them off."""
     if run.trajectories is None:
         return [("sessions", "none were recorded")]
     page, _ = write_view(run.folder, ViewOptions(force=True))
@@ -171,7 +171,7 @@ def _sessions_of(run: RunFolder) -> list[tuple[str, object]]:
 
 
 def _steps_in_all(overrides: list[str]) -> int:
-    """The number of training steps: the last override."""
+    """Return the number of training steps in the last override."""
     *_, steps = (text.partition("=")[2] for text in overrides if text.lstrip("+").startswith(f"{STEPS}="))
     if not steps.isdecimal() or int(steps) < 1:
         raise ConfigError(f"{STEPS}={steps}", rule="a whole number, at least 1", fix="leave it out")

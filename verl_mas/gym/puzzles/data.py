@@ -34,7 +34,8 @@ def tiny_workflow(name: str, args: Mapping[str, object]) -> Play:
 
 
 def noisy_plan(puzzle: Puzzle, length: int, noise: float, rng: random.Random) -> list[str]:
-    """Up to `length` actions of a shortest plan, each replaced by a random legal one with probability `noise`."""
+    """Return up to `length` actions of a shortest plan, each replaced by a random legal action with probability
+    `noise`."""
     ahead = puzzle.certain()
     plan: list[str] = []
     while len(plan) < length and not ahead.solved:
@@ -93,7 +94,7 @@ class BoardItem(Item):
 
 
 def items(puzzle: str, count: int, split: str, first: int, size: Size) -> list[BoardItem]:
-    """Boards of a split by their numbers, from `first`."""
+    """Return the boards of a split by their numbers, from `first`."""
     seeds = range(first, first + count)
     return [BoardItem(f"{puzzle} {split} {seed}", "", puzzle, seed, split, size) for seed in seeds]
 
@@ -141,6 +142,6 @@ class PuzzleData(Generated):
 
 
 def _sizes(options: argparse.Namespace) -> tuple[Size, Size]:
-    """The sizes of the held-out boards and of the training boards."""
+    """Return the sizes of the held-out boards and of the training boards."""
     size = values(options.size, "--size NAME=VALUE")
     return size, size | values(options.practice, "--practice NAME=VALUE")

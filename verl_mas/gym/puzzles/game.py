@@ -22,7 +22,7 @@ COMPACT = "compact"
 
 @dataclass(frozen=True, slots=True)
 class ActionScore:
-    """The result of one act's actions on a copy of the puzzle."""
+    """The result of an act's actions on a copy of the puzzle."""
 
     after: Puzzle
     team: float
@@ -30,7 +30,8 @@ class ActionScore:
 
 
 def played(puzzle: Puzzle, actions: Sequence[str], limit: int) -> tuple[Puzzle, float]:
-    """A copy of the puzzle after up to `limit` actions, until it is solved, and the share of those that were legal."""
+    """Apply up to `limit` actions to a copy of the puzzle, until it is solved. Returns the copy and the share of legal
+    actions."""
     after = puzzle.copy()
     tried = legal = 0
     for action in actions[:limit]:
@@ -80,9 +81,9 @@ Place = tuple[int, int]  # the index of a turn, and of an act in it
 
 @dataclass
 class Position:
-    """State of a game: the puzzle at the start of a turn, and the attempts committed since then, with their agents.
+    """The state of a game: the puzzle at the start of a turn, and the attempts committed since then, with their agents.
 
-    When a turn is continued, it is called again from its start, and finds these attempts in place of new acts.
+    A continued turn is called again from its start, and reuses these attempts in place of new acts.
     """
 
     puzzle: Puzzle
@@ -98,13 +99,13 @@ class Position:
         return Position(restored(self.puzzle), self.turns, attempts, restored(self.facing))
 
     def reseed(self, rng: random.Random) -> None:
-        """Sample later random events again, so that nothing about them is known to the original."""
+        """Reseed later random events, so that they do not reveal those of the original."""
         for puzzle in (self.puzzle, self.facing, *(attempt.score.after for _, attempt in self.attempts.values())):
             if puzzle is not None:
                 puzzle.reseed(rng)
 
     def now(self, facing: Puzzle) -> Position:
-        """The position before an act of this turn."""
+        """Return the position before an act of this turn."""
         of_turn = {place: attempt for place, attempt in self.attempts.items() if place[0] == self.turns}
         return Position(self.puzzle, self.turns, of_turn, facing)
 
@@ -218,8 +219,8 @@ class Play(Workflow):
         return self.fork != "round_robin" or agent == team.random("fork").choice(self.agents)
 
     def _board(self, team: Team, puzzle: Puzzle, reply: Reply) -> Puzzle:
-        """The board on which a candidate is scored. If there are several candidates, the board must not reveal later
-        random events."""
+        """Return the board on which a candidate is scored. If there are several candidates, the board must not reveal
+        later random events."""
         if reply.among == 1 or not puzzle.chance:
             return puzzle
         board = puzzle.copy()
@@ -227,7 +228,7 @@ class Play(Workflow):
         return board
 
     def _taken(self, attempt: PuzzleAttempt, puzzle: Puzzle) -> PuzzleAttempt:
-        """The attempt as made on this board."""
+        """Return the attempt with its result on this board."""
         if not puzzle.chance:
             return attempt.ending(restored(attempt.score.after))
         return attempt.ending(played(puzzle, attempt.readable, self.moves)[0])
@@ -246,10 +247,10 @@ class Play(Workflow):
         return PuzzleAttempt(actions, score)
 
     def codec(self, puzzle: Puzzle) -> ActionList:
-        """The format of replies: between tags for language models, without tags for tiny ones."""
+        """Return the codec of replies: between tags for language models, without tags for tiny models."""
         tag = None if self.text == COMPACT else "actions"
         return ActionList(puzzle.action_pattern, self.moves, tag, puzzle.action_help)
 
     def scene(self, puzzle: Puzzle) -> str:
-        """The rules and the current state, as a prompt for language models."""
+        """Describe the rules and the current state, for language models."""
         return f"{' '.join([puzzle.rules, puzzle.chance]).rstrip()}\n\n{puzzle.render()}"

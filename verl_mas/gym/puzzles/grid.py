@@ -18,7 +18,7 @@ _ZERO, _FARTHEST = ord("m"), 12  # the letter of offset 0; larger offsets than 1
 
 
 def neighbours(size: int, walls: frozenset[int]) -> tuple[dict[str, int], ...]:
-    """Legal moves of each cell, with the cells they lead to."""
+    """Return the legal moves of each cell, with the cells that they lead to."""
     table: list[dict[str, int]] = []
     for cell in range(size * size):
         row, column = divmod(cell, size)
@@ -45,12 +45,12 @@ def steps_from(starts: Iterable[S], reached: Callable[[S], Iterable[S]]) -> dict
 
 
 def place(cell: int, size: int, rows: str = NAMES, columns: str = NAMES) -> str:
-    """Row and column of a cell as two letters, for tiny models."""
+    """Name a cell by two letters, its row and column, for tiny models."""
     row, column = divmod(cell, size)
     return rows[row] + columns[column]
 
 
 def offset(start: int, end: int, size: int) -> str:
-    """Rows down and columns right from `start` to `end` as two letters, for tiny models."""
+    """Encode the rows down and columns right from `start` to `end` as two letters, for tiny models."""
     apart = (to - at for at, to in zip(divmod(start, size), divmod(end, size), strict=True))
     return "".join(chr(_ZERO + max(-_FARTHEST, min(_FARTHEST, cells))) for cells in apart)

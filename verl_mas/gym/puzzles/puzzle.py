@@ -33,14 +33,14 @@ class Puzzle(ABC):
     @classmethod
     @abstractmethod
     def generate(cls, seed: int, split: str = TRAIN, *args: Any, **size: Any) -> Puzzle:
-        """The board of this seed. The layouts of the two splits never overlap.
+        """Generate the board of this seed. The layouts of the two splits never overlap.
 
         The sizes have types and defaults; ranges are `Annotated`, as in `Annotated[int, Range(2, 9)]`.
         """
 
     @abstractmethod
     def copy(self) -> Puzzle:
-        """An independent copy; what does not change is shared."""
+        """Return an independent copy, which shares the constant parts."""
 
     @abstractmethod
     def legal_actions(self) -> Sequence[str]: ...
@@ -51,23 +51,25 @@ class Puzzle(ABC):
 
     @abstractmethod
     def distance(self) -> int | None:
-        """The length of the shortest solution, without bad luck; None if there is no solution."""
+        """Return the length of the shortest solution if every action has its intended effect; None if there is no
+        solution."""
 
     @abstractmethod
     def value(self) -> float:
-        """The value of this state for the team reward: at most 1, and 1 only when solved."""
+        """Return the value of this state for the team reward: at most 1, and 1 only if it is solved."""
 
     @abstractmethod
     def render(self) -> str:
-        """The current state drawn as text, for people and language models."""
+        """Draw the current state as text, for people and language models."""
 
     @abstractmethod
     def compact(self) -> str:
-        """The current state in a few words, ideally one token each, for models of a few hundred thousand parameters."""
+        """Describe the current state in a few words, ideally of one token each, for models of a few hundred thousand
+        parameters."""
 
     @abstractmethod
     def key(self) -> Hashable:
-        """Identifies a state of a board: equal keys, equal states."""
+        """Return the key of the state. States of a board with equal keys are equal."""
 
     @property
     def chance(self) -> str:
@@ -75,10 +77,10 @@ class Puzzle(ABC):
         return ""
 
     def reseed(self, rng: random.Random) -> None:  # noqa: B027  # a puzzle without chance has nothing to draw
-        """Sample later random events again. Without it, a copy samples the same events as its original."""
+        """Reseed later random events. Otherwise a copy has the same random events as its original."""
 
     def certain(self) -> Puzzle:
-        """A copy in which every action has its intended effect; `distance` is the same."""
+        """Return a copy in which every action has its intended effect; its `distance` is the same."""
         return self.copy()
 
     @property
@@ -86,13 +88,13 @@ class Puzzle(ABC):
         return self.distance() == 0
 
     def bounded_distance(self) -> int:
-        """`distance`, at most twice the initial distance, which is also the value of a state without a solution."""
+        """Return `distance`, capped at twice the initial distance; a state without a solution has this maximum."""
         ceiling = 2 * self.initial_distance
         distance = self.distance()
         return ceiling if distance is None else min(distance, ceiling)
 
     def best_actions(self) -> list[str]:
-        """The legal actions that reduce the distance."""
+        """Return the legal actions that reduce the distance."""
         here = self.distance()
         if not here:
             return []
@@ -116,7 +118,7 @@ def register_puzzle(name: str) -> Callable[[P], P]:
 
 
 def stream(name: str, seed: int, split: str) -> random.Random:
-    """The random numbers of one board, equal on every machine."""
+    """Return the random generator of one board, which is the same on every machine."""
     if split not in (TRAIN, TEST):
         rule = "a board is for training or for testing"
         raise ConfigError(f"split {split!r} is not known", rule=rule, fix="train, test")
@@ -129,7 +131,7 @@ Size: TypeAlias = Mapping[str, object]
 
 
 def board(name: str, seed: int, split: str, size: Size) -> Puzzle:
-    """The puzzle `name` as its seed makes it; `size` holds the arguments of its `generate`."""
+    """Generate the puzzle `name` from its seed; `size` holds the arguments of its `generate`."""
     kind = PUZZLES[name]
     return kind.generate(seed, split, **_checked(kind, size))
 
@@ -164,7 +166,7 @@ def row(name: str, seed: int, split: str, size: Size) -> dict[str, object]:
 
 
 def board_of(extra_info: DatasetFields) -> Puzzle:
-    """The board that a row names."""
+    """Generate the board that a row names."""
     for key in (PUZZLE, SEED, SPLIT, SIZE):
         if key not in extra_info:
             value = f"extra_info has no {key!r}"

@@ -25,8 +25,8 @@ TOKENS = re.compile(r"\d+|[A-Za-z]+|\S")
 
 @register_world("open_spiel")
 class OpenSpiel(World):
-    """A game of OpenSpiel. `options` are the parameters of the game, and `opening`: an episode begins after up to so
-    many moves."""
+    """A game of OpenSpiel. `options` are the parameters of the game, and `opening`, the maximum number of moves before
+    an episode begins."""
 
     @classmethod
     def players(cls, setup: Setup) -> Sequence[str]:
@@ -108,8 +108,8 @@ class OpenSpiel(World):
 
 
 def observed(state: State, player: int, compact: bool) -> tuple[Observation, dict[str, int]]:
-    """The observation of a player, and the legal actions by name. It is the current state if that is all there is to
-    know; otherwise all that the player has seen, if the game provides it."""
+    """Return the observation of a player, and the legal actions by name. A game with perfect information shows the
+    current state; another game shows the player's whole information state, if it provides one."""
     kind = state.get_game().get_type()
     open_to_all = kind.information == pyspiel.GameType.Information.PERFECT_INFORMATION
     now = kind.provides_observation_string and (open_to_all or not kind.provides_information_state_string)

@@ -46,13 +46,13 @@ class Refused(Exception):
 @dataclass(frozen=True)
 class Options:
     base_url: Text  # http(s)://, without the path
-    action: Text  # the field in which a reply is sent; json: a reply is the whole action, an object
+    action: Text  # the field for the reply; json: a reply is the whole action, a JSON object
     observation: Sequence[str] = ()  # the fields that a player sees; (): all except the metadata
-    prompt: str = ""  # before every observation: the rules, which most servers do not send
+    prompt: str = ""  # text before every observation, such as the rules, which most servers do not send
     illegal_reward: float = 0.0  # reward of an action that the server refuses; OpenEnv has no rule for it
-    steps: Count = 32  # maximal steps of an episode: some environments never end, and a refused action changes nothing
+    steps: Count = 32  # limit of an episode, since some environments never end, and a refused action changes nothing
     reset: Mapping[str, object] = field(default_factory=dict)  # arguments of `reset` besides the seed
-    wait_s: Positive = 30.0  # for a free environment of a server that has too few
+    wait_s: Positive = 30.0  # timeout for a free environment, if the server has too few
 
     @classmethod
     def of(cls, setup: Setup) -> Options:

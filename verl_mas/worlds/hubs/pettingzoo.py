@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 zoo = Extra("pettingzoo", "pettingzoo")
 OWN = {"actions", "describe", "illegal_reward"}
-NUMBERS = 2000  # most numbers of an observation
+NUMBERS = 2000  # maximum number of values in an observation
 TRIED = 20  # steps of an episode in which copies are compared with the original
 CHANCE = (np.random.Generator, np.random.RandomState, random.Random)
 

@@ -1,4 +1,4 @@
-"""TextArena: `textarena/TicTacToe-v0`, with the observations, the rules and the rewards of the library."""
+"""TextArena: `textarena/TicTacToe-v0`, with the library's observations, rules and rewards."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def begun(setup: Setup, players: int) -> Untyped:
 
 
 def points(env: Untyped, setup: Setup) -> list[float]:
-    """The values that the option `points` names, by player; empty without the option."""
+    """Read the values that the option `points` names, by player; empty without the option."""
     named, state = str(setup.options.get("points", "")), env.state.game_state
     if not named:
         return []
@@ -166,7 +166,8 @@ def points(env: Untyped, setup: Setup) -> list[float]:
 
 @cache
 def _players(name: str, options: str) -> Sequence[str]:
-    """Players of the number in the options, else the game's registered number, else the fewest that can start it."""
+    """Return the players: as many as the options say, else the game's registered number, else the fewest that can start
+    it."""
     setup = Setup(name, options=json.loads(options))
     known = textarena.envs.registration.ENV_REGISTRY
     if name not in known:

@@ -19,7 +19,7 @@ _ATTEMPTS = 10_000
 
 
 def distances(goal: int, table: tuple[dict[str, int], ...]) -> list[int | None]:
-    """The number of moves from each cell to the goal; None where the goal cannot be reached."""
+    """Return the number of moves from each cell to the goal; None where the goal is unreachable."""
     lengths = steps_from([goal], lambda cell: table[cell].values())
     return [lengths.get(cell) for cell in range(len(table))]
 
@@ -65,7 +65,8 @@ class PlanPath(Puzzle):
         min_distance: Count = 2,
         slip: Annotated[float, Range(0), Below(1)] = 0.0,
     ) -> PlanPath:
-        """A board whose start is at least `min_distance` moves from the goal; a move slips with probability `slip`."""
+        """Generate a board whose start is at least `min_distance` moves from the goal. A move slips with probability
+        `slip`."""
         rng = stream(cls.name, seed, split)
         cells = range(size * size)
         for _ in range(_ATTEMPTS):
@@ -115,8 +116,8 @@ class PlanPath(Puzzle):
         return True
 
     def _slipped(self, to: int) -> int:
-        """The cell in which a move to `to` ends: this cell or, by a slip, one of the other free neighbours; if there
-        are none, the current cell."""
+        """Return the cell in which a move to `to` ends: this cell or, after a slip, another free neighbour, or the
+        current cell if there is none."""
         draw = blake2b(f"{self.seed}/{self.moved}".encode(), digest_size=8).digest()
         number = int.from_bytes(draw, "little") / 2**64
         if number >= self.board.slip:

@@ -33,7 +33,7 @@ class Level:
 
 
 def solve_backwards(targets: frozenset[int], moves: tuple[dict[str, int], ...]) -> dict[State, int]:
-    """The distance of every solvable state, by a search backwards from all solved states."""
+    """Compute the distance of every solvable state by a backward search from all solved states."""
     home = tuple(sorted(targets))
     solved = [(cell, home) for cell, legal in enumerate(moves) if legal and cell not in targets]
 
@@ -77,7 +77,7 @@ class Sokoban(Puzzle):
         walls: Walls = 0.15,
         min_distance: Count = 3,
     ) -> Sokoban:
-        """A level of size x size cells with a wall around it; `walls` is the share of wall cells inside."""
+        """Generate a level of size x size cells with a wall around it; `walls` is the share of wall cells inside."""
         inside = [row * size + column for row in range(1, size - 1) for column in range(1, size - 1)]
         _check_states(size, boxes, len(inside) - round(walls * len(inside)))
         rng = stream(cls.name, seed, split)
@@ -127,7 +127,7 @@ class Sokoban(Puzzle):
         return self.level.distances.get((self.player, self.boxes))
 
     def value(self) -> float:
-        """The share of boxes on targets."""
+        """Return the share of boxes on targets."""
         return sum(box in self.level.targets for box in self.boxes) / len(self.boxes)
 
     def _cells(self) -> list[str]:

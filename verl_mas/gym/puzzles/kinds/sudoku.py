@@ -22,7 +22,7 @@ _BLANKS = {4: 9, 9: 45}
 
 
 def _peers(size: int) -> tuple[tuple[int, ...], ...]:
-    """The other cells in the row, column and box of each cell."""
+    """Return for each cell the other cells in its row, column and box."""
     box = math.isqrt(size)
     zones = [(i // size, size + i % size, 2 * size + i // size // box * box + i % size // box) for i in range(size**2)]
     return tuple(tuple(j for j in range(size**2) if j != i and set(zones[i]) & set(zones[j])) for i in range(size**2))
@@ -32,7 +32,7 @@ _PEERS = {size: _peers(size) for size in _BLANKS}
 
 
 def _narrowest(cells: list[int], size: int) -> tuple[int, list[int]] | None:
-    """The empty cell with the fewest possible digits, and those digits; None when the grid is full."""
+    """Find the empty cell with the fewest possible digits, and these digits; None if the grid is full."""
     best, choices, fewest = -1, 0, size + 1
     for cell, digit in enumerate(cells):
         if digit:
@@ -51,7 +51,7 @@ def _narrowest(cells: list[int], size: int) -> tuple[int, list[int]] | None:
 
 
 def solutions(cells: list[int], size: int, most: int = 2) -> int:
-    """The number of solutions of the grid (0 is empty), counted up to `most`."""
+    """Count the solutions of the grid (0 is an empty cell), up to `most`."""
     narrowest = _narrowest(cells, size)
     if narrowest is None:
         return 1
@@ -87,7 +87,7 @@ def full_grid(rng: random.Random, size: int) -> list[int]:
 
 
 def dig(rng: random.Random, solution: list[int], size: int, blanks: int) -> list[int]:
-    """The solution with up to `blanks` cells emptied; it stays the only solution."""
+    """Empty up to `blanks` cells of the solution, so that it remains the only solution."""
     cells = list(solution)
     for cell in rng.sample(range(len(cells)), len(cells)):
         if blanks == 0:
@@ -134,7 +134,7 @@ class Sudoku(Puzzle):
 
     @classmethod
     def generate(cls, seed: int, split: str = TRAIN, *, size: int = 4, blanks: int | None = None) -> Sudoku:
-        """A grid with `blanks` empty cells, or fewer if the solution would not be unique."""
+        """Generate a grid with `blanks` empty cells, or fewer if the solution would not be unique."""
         if size not in _BLANKS:
             raise ConfigError(f"sudoku size={size}", rule="a sudoku has boxes of 2x2 or 3x3", fix="use size 4 or 9")
         blanks = _BLANKS[size] if blanks is None else blanks
@@ -171,7 +171,7 @@ class Sudoku(Puzzle):
         return True
 
     def distance(self) -> int:
-        """The number of empty or wrong cells; each takes one action, in any order."""
+        """Return the number of empty or wrong cells; each takes one action, in any order."""
         return self.wrong
 
     def value(self) -> float:

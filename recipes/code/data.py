@@ -1,5 +1,5 @@
-"""The data set `code`: programming tasks, whose golden programs are run, and what is kept or dropped is counted. Each
-judged row is written to a journal at once, so that preparing a data set again resumes where it ended."""
+"""The data set `code`: programming tasks whose golden programs are run. Kept and dropped tasks are counted. Each judged
+row is written to a journal at once, so that a second preparation resumes where the first one ended."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tqdm import tqdm
 
 from verl_mas.cli._arguments import add_settings, values
 from verl_mas.cli.data._public import Reading, add_arguments
+from verl_mas.config.hydra.recipe.code.formats import Dropped, Format, format_of, read
+from verl_mas.config.hydra.recipe.code.golden import Judge, Judged, Rules
+from verl_mas.config.hydra.recipe.code.sets import TEST_SETS, TRAIN_SETS
 from verl_mas.config.values import load_dataclass
-from verl_mas.data import sources
-from verl_mas.data.code_formats import Dropped, Format, format_of, read
-from verl_mas.data.code_golden import Judge, Judged, Rules
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
 from verl_mas.data.items import Item, first_of_each
 from verl_mas.data.sources import RowSource
@@ -47,7 +47,7 @@ class Code(DataSet):
     """
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
-        train, test = ([one.name for one in sets] for sets in (sources.CODE_TRAIN, sources.CODE_TEST))
+        train, test = ([one.name for one in sets] for sets in (TRAIN_SETS, TEST_SETS))
         about = f"the public sets to test on: {', '.join(test)}; default: {' '.join(DEFAULT_TESTS)}"
         golden = "whether a training task needs a golden program that passes its tests; rewards for a tester that "
         golden += "agrees with it do (default: required)"
@@ -67,8 +67,8 @@ class Code(DataSet):
         execution = load_dataclass(Execution, given, "--execution")
         execution.check()
         reading = Reading(load, options)
-        train_sets = [one for one in sources.CODE_TRAIN if one.name == (options.train_set or DEFAULT_TRAIN)]
-        test_sets = [one for one in sources.CODE_TEST if one.name in (options.test_set or DEFAULT_TESTS)]
+        train_sets = [one for one in TRAIN_SETS if one.name == (options.train_set or DEFAULT_TRAIN)]
+        test_sets = [one for one in TEST_SETS if one.name in (options.test_set or DEFAULT_TESTS)]
         for part in ("train", "test"):
             if getattr(options, part) and getattr(options, f"{part}_set"):
                 rule = f"the files of --{part} take the place of public sets"
@@ -102,7 +102,7 @@ async def _judged(
 
 
 def _identity(part: Sequence[RowSource]) -> list[object]:
-    """What tells whether a source is the one that a journal was written of."""
+    """Identify the sources of a journal: name, record, and the size and time of a file."""
     identities: list[object] = []
     for source in part:
         path = source.record.get("file")
@@ -112,7 +112,7 @@ def _identity(part: Sequence[RowSource]) -> list[object]:
 
 
 JOURNAL = "judged.jsonl"
-# Where the part of a statement starts that each set writes in its own way.
+# The start of the part of a statement that each set writes in its own way.
 SECTION = re.compile(r"^[^\w\n]*(sample |example )?(input|output|examples?|constraints?)\b[^a-z\n]*$", re.I | re.M)
 FORMATTING = re.compile(r"\\[a-zA-Z]+|[^a-z0-9]")
 NARRATIVE = 60  # shorter texts before the first section do not tell tasks apart
@@ -124,7 +124,7 @@ class CodeItem(Item):
 
     @property
     def key(self) -> str:
-        """Equal for tasks with the same narrative: sets write formulas, headings and examples in several ways."""
+        """The narrative without formatting, since sets write formulas, headings and examples in several ways."""
         section = SECTION.search(self.question)
         narrative = _plain(self.question[: section.start()] if section else self.question)
         return narrative if len(narrative) >= NARRATIVE else _plain(self.question)
@@ -135,7 +135,7 @@ def _plain(text: str) -> str:
 
 
 class Journal:
-    """Rows judged so far, by split, set and number. One of other settings is started over."""
+    """Rows judged so far, by split, set and number. A journal of other settings is started over."""
 
     def __init__(self, path: Path, settings: Mapping[str, object]):
         self.path = path
@@ -149,7 +149,7 @@ class Journal:
             path.unlink(missing_ok=True)
             append_line(path, header)
         for line in lines[1:]:
-            with suppress(ValueError):  # A line that a kill has cut
+            with suppress(ValueError):  # a line that was cut when the process was killed
                 split, name, number, judged = json.loads(line)
                 self.resumed[split, name, number] = Judged(**judged)
 
@@ -166,7 +166,7 @@ class Preparation:
         self.counts: dict[str, object] = {}
 
     async def items(self, sources: Sequence[RowSource], split: str) -> list[CodeItem]:
-        """The kept tasks, in the order of their rows. Of test rows no golden program is required."""
+        """Return the kept tasks, in the order of their rows. Test rows need no golden program."""
         items: list[CodeItem] = []
         for source in sources:
             judged = await self._all(source, split)
@@ -183,7 +183,7 @@ class Preparation:
         async def judge(numbered: tuple[int, Row]) -> Judged:
             nonlocal form
             number, row = numbered
-            # That of the first row, which is judged first.
+            # All rows have the format of the first row, which is judged first.
             form = form or format_of(row, source.title)
             if (resumed := self._journal.resumed.get((split, source.name, number))) is not None:
                 return resumed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import code_rows as rows
 import pytest
 
-from verl_mas.data.code_formats import Draft, Drop, Dropped
-from verl_mas.data.code_golden import ExamplesFrom, choose
+from verl_mas.config.hydra.recipe.code.formats import Draft, Drop, Dropped
+from verl_mas.config.hydra.recipe.code.golden import ExamplesFrom, choose
 from verl_mas.execution.limits import Call
 from verl_mas.execution.unit_tests import Returns, Stdio
 

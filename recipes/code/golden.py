@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from verl_mas.config.hydra.recipe.code.formats import Draft, Drop, Dropped
 from verl_mas.config.values import Count
-from verl_mas.data.code_formats import Draft, Drop, Dropped
 from verl_mas.errors import DataError
 from verl_mas.execution.contained.harness import NotPlain, dumps
 from verl_mas.execution.executor import Executor
@@ -196,7 +196,7 @@ class Judge:
 
 
 def _question(draft: Draft, chosen: Chosen) -> str:
-    """The statement with its examples, to which a first test that serves as the example is added."""
+    """Return the statement with its examples. A first test that serves as the example is added to it."""
     question, example = draft.question.strip(), chosen.examples[0]
     if chosen.examples_from is not ExamplesFrom.FIRST_TEST or example in chosen.tests:
         return question
@@ -206,7 +206,7 @@ def _question(draft: Draft, chosen: Chosen) -> str:
 
 
 def _readings(draft: Draft) -> list[Draft]:
-    """The possible meanings of the tests, `[3]` or `3`. A golden program shows which is right."""
+    """Return the possible meanings of the tests, `[3]` or `3`. A golden program shows which one is right."""
     if not draft.wrapped:
         return [draft]
     contents = [

@@ -7,8 +7,8 @@ from itertools import islice
 import pytest
 from toy_worlds import TOY
 
+from verl_mas.config.hydra.recipe.self_play.data import lessons
 from verl_mas.errors import DataError
-from verl_mas.gym.self_play import lessons
 
 CELLS = "012345678"
 

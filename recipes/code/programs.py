@@ -12,8 +12,7 @@ from functools import cache
 from verl_mas.coding.cases import ShortCase, WrittenCase
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.data.dataset import DATA_SETS, Prepared
-from verl_mas.data.items import Item
-from verl_mas.errors import ConfigError
+from verl_mas.data.items import Item, sampled
 from verl_mas.execution.executor import Execution, Executor
 from verl_mas.execution.limits import Answer, Call, Limits, Result, Status
 from verl_mas.execution.problem import Problem
@@ -81,14 +80,14 @@ class Program:
         return COMBINE[self.combine][0].format(numbers)
 
     def output(self, numbers: Numbers) -> str | None:
-        """The output of the program; None if it fails, as max and min do without numbers."""
+        """Compute the output of the program; None if it fails, as max and min do without numbers."""
         left = _left(self.keep, self.change, numbers)
         if not left and self.combine in ("max", "min"):
             return None
         return str(COMBINE[self.combine][1](left))
 
     def variants(self) -> Iterator[Program]:
-        """The programs that differ in one part."""
+        """Yield the programs that differ in one part."""
         for part, table in (("keep", KEEP), ("change", CHANGE), ("combine", COMBINE)):
             yield from (replace(self, **{part: words}) for words in table if words != getattr(self, part))
 
@@ -100,7 +99,7 @@ def _left(keep: str, change: str, numbers: Numbers) -> Numbers:
 
 
 def programs(split: str) -> list[Program]:
-    """All programs of a split. No statement is in both splits."""
+    """Return all programs of a split. No statement is in both splits."""
     every = (Program(*words) for words in itertools.product(KEEP, CHANGE, COMBINE))
     return [program for program in every if split_of(program.statement) == split]
 
@@ -145,13 +144,10 @@ def question(program: Program, of: Problem) -> str:
 
 
 def tasks(count: int, *, split: str = TRAIN, seed: int = 0) -> list[Item]:
-    """Different tasks of a split, in random order."""
-    every = programs(split)
-    if count > len(every):
-        value = f"{count} tiny programs"
-        raise ConfigError(value, rule=f"there are only {len(every)} in {split!r} (train or test)", fix="use fewer rows")
+    """Sample different tasks of a split, in random order."""
     rng = random.Random(f"{split} {seed}")
-    problems = ((program, problem(program, rng)) for program in rng.sample(every, count))
+    chosen = sampled(programs(split), count, rng, kind="tiny programs", split=split)
+    problems = ((program, problem(program, rng)) for program in chosen)
     return [Item(question(program, of), of.text(), "programs") for program, of in problems]
 
 
@@ -189,7 +185,7 @@ class CodingExperts:
         return self._test() if request.agent == "tester" else self._written().code
 
     def _written(self) -> Program:
-        """The program, with mistakes."""
+        """Return the program with random mistakes."""
         program, rng = self._program, self._rng
         if rng.random() < self._noise:
             program = replace(program, keep=TWIN[program.keep])

@@ -14,13 +14,13 @@ import pytest
 from played import played
 
 from verl_mas.coding.cases import ShortCase
+from verl_mas.config.hydra.recipe.code import programs
+from verl_mas.config.hydra.recipe.code.programs import CHANGE, COMBINE, HIDDEN, KEEP, TWIN, Interpreter, Program
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.data.items import overlap
 from verl_mas.errors import ConfigError
 from verl_mas.execution.executor import Execution
 from verl_mas.execution.problem import Problem
-from verl_mas.gym import programs
-from verl_mas.gym.programs import CHANGE, COMBINE, HIDDEN, KEEP, TWIN, Interpreter, Program
 from verl_mas.gym.warmup import bare
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import Task
@@ -141,7 +141,7 @@ def test_noise_leads_to_second_turns_with_the_last_program_and_what_it_printed()
 def test_the_single_coder_reads_the_prompts_that_the_model_was_warmed_up_on():
     program, lesson = next(pair for pair in shown(0.0) if pair[1].agent == "coder")
     tests = {"kind": "stdio", "tests": [{"input": "1", "output": "1"}]}
-    execution = {"executor": "verl_mas.gym.programs:Interpreter"}
+    execution = {"executor": "verl_mas.config.hydra.recipe.code.programs:Interpreter"}
     alone = resolve(WorkflowSpec("single_coder", args={"text": "compact", "max_turns": 1, "execution": execution}))
     question = "\n".join(lesson.prompt.split("\n")[:2])
     task = Task([{"role": "user", "content": question}], ground_truth=str(tests).replace("'", '"'))

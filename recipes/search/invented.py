@@ -100,13 +100,13 @@ class InventedWorld:
 
     @cached_property
     def passages(self) -> list[Passage]:
-        """One document per entity, in a fixed order."""
+        """The documents, one per entity, in a fixed order."""
         return [self._document(kind, name) for kind, names in self.kinds.items() for name in names]
 
     def questions(
         self, count: int, *, hops: tuple[int, ...] = (2, 3), split: str = "train", seed: int = 0
     ) -> list[PathQuestion]:
-        """Distinct questions, equally many of each number of hops. No question is in both splits."""
+        """Draw distinct questions, equally many of each number of hops. No question is in both splits."""
         rng = random.Random(f"{split} {seed}")
         questions: dict[str, PathQuestion] = {}
         tries = 0
@@ -199,7 +199,7 @@ class SearchExperts:
 
     @property
     def _hop(self) -> int:
-        """The number of documents of the path that have been read, in order."""
+        """The number of documents of the path that have been read in order."""
         titles = {passage.title for passage in self.read}
         return next((n for n, title in enumerate(self._question.path) if title not in titles), self._question.hops)
 
@@ -224,7 +224,7 @@ class SearchExperts:
         return ANSWER.render(answer).replace(answer, f" {answer}")
 
     def _names(self) -> list[str]:
-        """The entities that the documents read so far name."""
+        """Return the entities that occur in the documents read so far."""
         return [other for passage in self.read for (name, _), other in self._world.facts.items() if name == passage.id]
 
 

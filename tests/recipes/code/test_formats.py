@@ -9,7 +9,7 @@ from base64 import b64encode
 import code_rows as rows
 import pytest
 
-from verl_mas.data.code_formats import Drop, Dropped, format_of, read
+from verl_mas.config.hydra.recipe.code.formats import Drop, Dropped, format_of, read
 from verl_mas.errors import DataError
 from verl_mas.execution.limits import Call
 from verl_mas.execution.unit_tests import Returns, Stdio
@@ -105,7 +105,7 @@ class Hostile:
     ids=["class", "list of numbers", "text", "empty", "truncated", "bytes", "characters", "bomb"],
 )
 def test_hidden_tests_that_are_no_packed_text_are_refused_without_running_anything(hidden, monkeypatch):
-    monkeypatch.setattr("verl_mas.data.code_formats.UNPACKED_BYTES", 1_000)
+    monkeypatch.setattr("verl_mas.config.hydra.recipe.code.formats.UNPACKED_BYTES", 1_000)
     assert dropped(rows.livecodebench(private_test_cases=hidden)) is Drop.UNREADABLE_TESTS
     assert not os.path.exists("/tmp/verl_mas_hostile_pickle")
 

@@ -55,7 +55,7 @@ class Dropped(Exception):
 
 @dataclass(frozen=True)
 class Draft:
-    """A task as its set has it: all tests, and programs that are claimed to be right."""
+    """A task as in its set: all tests, and programs that are claimed to be right."""
 
     question: str
     tests: Sequence[Test]
@@ -207,13 +207,13 @@ def _of_livecodebench(tests: Iterable[object], function: str | None) -> list[Tes
 
 
 def _function_name(row: Row) -> str | None:
-    """The name of the function that a row or a test calls: `fn_name`, or `func_name` in its metadata."""
+    """Return the name of the function that a row or a test calls: `fn_name`, or `func_name` in its metadata."""
     name = row.get("fn_name") or _mapping(row.get("metadata")).get("func_name")
     return _text(name) if name else None
 
 
 def _function(name: str, code: str) -> str:
-    """The full name of a function. LeetCode's functions are methods of a class Solution."""
+    """Return the full name of a function. LeetCode's functions are methods of a class Solution."""
     return f"Solution.{name}" if re.search(r"^class Solution\b", code, re.MULTILINE) else name
 
 
@@ -235,14 +235,14 @@ def _returns(function: str, args: object, expected: Plain) -> Returns:
 
 
 def _json(given: object) -> object:
-    """The value of a JSON text, None for an empty one; other values stay as they are."""
+    """Parse a JSON text, None for an empty one. Other values are returned unchanged."""
     if isinstance(given, str):
         return json.loads(given) if given.strip() else None
     return given
 
 
 def _list(given: object) -> list[object]:
-    """A list, or the list in a JSON text; None becomes an empty list."""
+    """Return a list, or the list in a JSON text; None becomes an empty list."""
     value = _json(given)
     if not isinstance(value, list | None):
         raise TypeError(f"{str(value)[:80]!r} is not a list")

@@ -53,7 +53,7 @@ class GuidedBoardItem(BoardItem):
 
 
 def items(count: int, *, split: str, first: int = 0, size: Size = SMALL) -> list[GuidedBoardItem]:
-    """Boards of a split by their numbers; no layout is in both splits."""
+    """Return boards of a split by their numbers; no layout is in both splits."""
     rows = size.get("size")
     if not isinstance(rows, int) or rows > len(ROWS):
         raise ConfigError(f"size={rows}", rule=f"rows and columns have {len(ROWS)} names", fix="use size=4")
@@ -67,7 +67,7 @@ def shuffled(tasks: Sequence[GuidedBoardItem]) -> list[GuidedBoardItem]:
 
 
 def boards_of(extra_info: DatasetFields) -> tuple[PlanPath, PlanPath]:
-    """The board that the driver is on, and the one that the guide sees."""
+    """Generate the board of the driver, and the board that the guide sees."""
     puzzle = board_of(extra_info) if GUIDE in extra_info else None
     if not isinstance(puzzle, PlanPath):
         value = f"a row of {extra_info.get('puzzle')!r} with extra_info.{GUIDE}={extra_info.get(GUIDE)!r}"
@@ -113,7 +113,7 @@ class GuideDriver(States[Drive]):
     """once: the guide writes before the first move. every_turn: before each move; it then knows the last one."""
 
     map: Literal["text", "picture"] = "text"
-    """How the map is given to who sees it. picture: as an image, white with black walls and a green goal."""
+    """Form of the map for the agent that sees it. picture: a white image with black walls and a green goal."""
 
     cell: Annotated[int, Range(2, 256)] = 16
     """Pixels of a cell's side in a picture."""
@@ -146,7 +146,7 @@ class GuideDriver(States[Drive]):
         return Outcome(answer=state.puzzle.render(), reward=solved, info={"acc": solved, "turns": state.moved})
 
     def moved(self, drive: Drive, move: str | None) -> Drive:
-        """The state after a move. A move that is illegal, or unreadable (None), changes nothing on the board."""
+        """Return the state after a move. An illegal or unreadable (None) move changes nothing on the board."""
         puzzle = drive.puzzle.copy()
         if move is not None:
             puzzle.step(move)
@@ -165,7 +165,7 @@ class GuideDriver(States[Drive]):
         return self._compact(state) if self.text == COMPACT else "\n\n".join(self._words(state))
 
     def picture(self, drive: Drive) -> Image | None:
-        """The picture for the agent that acts next, besides its text."""
+        """Return the picture for the agent that acts next, in addition to its text."""
         if self.map != PICTURE or not (drive.message is None or self.control == "all"):
             return None
         return drawn(drive.seen.board.picture.split(), self.cell)
@@ -227,7 +227,7 @@ def asked(picture: Image, text: str) -> list[Message]:
 
 
 def _around(drive: Drive) -> str:
-    """Row and column of the driver, and the cells up, down, left and right of it."""
+    """Describe the row and column of the driver, and the cells up, down, left and right of it."""
     return named(drive.puzzle.at, drive.puzzle.board.size) + drive.puzzle.sides
 
 

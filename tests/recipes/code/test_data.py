@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from verl_mas.cli.data import main
-from verl_mas.cli.data.code import JOURNAL, CodeItem
-from verl_mas.data import sources
+from verl_mas.config.hydra.recipe.code import data as code_data
+from verl_mas.config.hydra.recipe.code import golden
+from verl_mas.config.hydra.recipe.code.data import JOURNAL, CodeItem
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.execution.problem import Problem
 
@@ -160,7 +161,7 @@ def test_a_second_call_resumes_after_what_was_judged(tmp_path, run, monkeypatch,
     journal.write_bytes(b"".join(lines[:-1]) + lines[-1][:20])  # killed while writing
 
     ran = []
-    monkeypatch.setattr("verl_mas.data.code_golden.run_tests", lambda *args: ran.append(args) or _never())
+    monkeypatch.setattr(golden, "run_tests", lambda *args: ran.append(args) or _never())
     (tmp_path / "out" / "manifest.json").unlink()
     # The last line is of the test row, which has no golden program.
     assert run(*train, options="--force") == first and not ran
@@ -179,7 +180,7 @@ def test_a_failure_of_the_executor_ends_the_command_and_drops_nothing(tmp_path, 
         raise ConnectionError("the service is down")
 
     with monkeypatch.context() as patched:
-        patched.setattr("verl_mas.data.code_golden.run_tests", down)
+        patched.setattr(golden, "run_tests", down)
         with pytest.raises(ConnectionError):
             run(rows.apps())
     assert not (tmp_path / "out" / "train.parquet").exists()
@@ -200,8 +201,8 @@ def test_an_own_row_that_cannot_be_read_and_nothing_left_end_the_command(tmp_pat
 
 
 def test_public_sets_are_read_by_name_and_pinned(tmp_path, monkeypatch):
-    for part in ("CODE_TRAIN", "CODE_TEST"):
-        monkeypatch.setattr(sources, part, tuple(replace(one, rows=1) for one in getattr(sources, part)))
+    for part in ("TRAIN_SETS", "TEST_SETS"):
+        monkeypatch.setattr(code_data, part, tuple(replace(one, rows=1) for one in getattr(code_data, part)))
     public = {"code_contests": [rows.code_contests()], "livecodebench_v6": [rows.livecodebench()]}
     arguments = ["--train-set", "code_contests", "--test-set", "livecodebench_v6"]
     main(

@@ -1,6 +1,5 @@
 """Tables of symbols, cut into shards. The question is which symbol is two steps from a given one, and the two steps are
-in different shards. It is for a team of a leader and workers that read one shard each, and for a single reader as its
-control."""
+in different shards. A leader with workers that read one shard each answers it; the control is a single reader."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ class Table:
     shards: tuple[str, ...]
 
     def path(self, start: str, hops: int = HOPS) -> str:
-        """The symbols that follow `start`, in order."""
+        """Return the symbols that follow `start`, in order."""
         path, following = start, successors(" ".join(self.shards))
         for _ in range(hops):
             path += following[path[-1]]
@@ -54,7 +53,7 @@ class Table:
 
 
 def successors(text: str) -> dict[str, str]:
-    """The successor of each symbol of the shards in a text."""
+    """Parse the successor of each symbol from the shards in a text."""
     following: dict[str, str] = {}
     for number, *values in (shard.split() for shard in re.findall(r"\d+[^\d]*", text)):
         following |= dict(zip(SYMBOLS[(int(number) - 1) * len(values) :], values, strict=False))
@@ -86,7 +85,7 @@ class LookupItem(Item):
 
 
 def tasks(count: int, shards: int, keys: int, *, split: str, seed: int = 0) -> list[LookupItem]:
-    """Random questions. The tables of the splits differ, since there are too many for one to occur twice."""
+    """Draw random questions. The splits share no table, because there are too many tables for one to occur twice."""
     rng = random.Random(f"lookup {split} {seed}")
     drawn = [draw(shards, keys, rng) for _ in range(count)]
     return [
@@ -102,7 +101,7 @@ def shuffled(items: Sequence[LookupItem]) -> list[LookupItem]:
 
 
 def shards_of(extra_info: DatasetFields) -> tuple[str, ...]:
-    """The shards in a row of the data set."""
+    """Read the shards of a dataset row."""
     shards = tuple(str(extra_info.get(SHARDS) or "").split(CUT))
     if not all(shards):
         rule = "a lookup workflow needs rows with the shards of a table"
@@ -218,7 +217,7 @@ class SingleReader(Workflow):
 
     agents = ("reader",)
     window: Literal["all", "shard"] = "shard"
-    """What a prompt holds: one shard, as that of a worker, or the whole table."""
+    """Contents of a prompt: one shard, as for a worker, or the whole table."""
 
     async def run(self, task: Task, team: Team) -> Outcome:
         shards = shards_of(task.extra_info)
@@ -235,7 +234,7 @@ class SingleReader(Workflow):
         return Outcome(answer=answer, reward=right, info={"acc": right, "critical_path": acts})
 
 
-# The share of lessons without a finding that is kept: they are most acts of a session, and all alike.
+# The share of demonstrations without a finding that is kept, because most acts find nothing and are all alike.
 _NOTHING = 0.4
 
 
@@ -291,8 +290,8 @@ def window(prompt: str) -> tuple[dict[str, str], str, list[str]]:
 
 
 def findings(prompt: str) -> list[str]:
-    """The right reply of a worker or reader: the successor of the last symbol in its prompt and, for a reader, the next
-    one, as far as they are in the shards of the prompt."""
+    """Return the right reply of a worker or reader: the successor of the last symbol in its prompt and, for a reader,
+    the next successor, if the shards of the prompt have them."""
     following, role, notes = window(prompt)
     wanted = 1 if role == WORKER else HOPS + 1 - len(notes)
     right: list[str] = []
