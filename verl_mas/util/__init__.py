@@ -6,10 +6,7 @@ import os
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from verl_mas.verl_.types import Fields
+from typing import Any
 
 
 @cache
@@ -21,11 +18,11 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-def read_yaml(file: Path) -> Fields:
+def read_yaml(file: Path) -> dict[str, Any]:
     """A mapping. libyaml is ten times faster, and not in every build of PyYAML."""
     import yaml
 
-    read: Fields = yaml.load(file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    read: dict[str, Any] = yaml.load(file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return read
 
 
