@@ -6,7 +6,10 @@ import os
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+# A mapping by field name with values of every kind: a dataset row, sampling parameters, a row's fields.
+Fields: TypeAlias = dict[str, Any]
 
 
 @cache
@@ -18,11 +21,11 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-def read_yaml(file: Path) -> dict[str, Any]:
+def read_yaml(file: Path) -> Fields:
     """A mapping. libyaml is ten times faster, and not in every build of PyYAML."""
     import yaml
 
-    read: dict[str, Any] = yaml.load(file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    read: Fields = yaml.load(file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return read
 
 
