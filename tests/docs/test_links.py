@@ -97,6 +97,12 @@ def test_every_page_is_reached_from_the_index():
     assert set(PAGES) - reached == set()
 
 
+def test_the_page_of_the_benchmarks_has_a_line_for_each_script():
+    folder = ROOT / "benchmarks"
+    scripts = {path.relative_to(folder).parts[0] for path in folder.rglob("*.py")} - {"tests"}
+    assert sorted(re.findall(r"^\| `([\w.]+)` \|", (folder / "README.md").read_text(), re.M)) == sorted(scripts)
+
+
 def test_a_broken_link_and_a_wrong_name_are_found(tmp_path):
     page = tmp_path / "page.md"
     names = ["make nothing", "tests/gone.py", "verl-mas nothing", "verl_mas.gone"]
