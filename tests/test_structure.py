@@ -52,7 +52,7 @@ ORDER = [
     ["checks", "sessions", "serve"],
     ["formats"],
     ["cli"],
-    # Found by entry points alone.
+    # Entry points alone find it.
     ["gym"],
 ]
 
@@ -76,7 +76,7 @@ def at(path: Path, line: int = 1) -> str:
 
 
 def imports(path: Path) -> Iterator[tuple[str, str, int]]:
-    """What a file imports of the package, also in functions and for type checking: (module, name or '', line)."""
+    """Yield each import of the package, also in functions and for type checking: (module, name or '', line)."""
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and inside(node.module or ""):
             yield from ((node.module or "", alias.name, node.lineno) for alias in node.names)
@@ -89,7 +89,8 @@ def inside(module: str) -> bool:
 
 
 def part_of(module: str, name: str = "") -> str:
-    """The package below ours that `from module import name` reaches: `config`, `errors`; ours itself: ''."""
+    """Return the part of verl_mas that `from module import name` reaches: `config`, `errors`; '' for verl_mas
+    itself."""
     parts = module.split(".")[1:] or ([name] if (ROOT / PACKAGE / name).is_dir() else [])
     parts = parts or ([name] if (ROOT / PACKAGE / f"{name}.py").exists() else [""])
     return parts[0]
@@ -117,7 +118,7 @@ def module_of(path: Path) -> str:
 
 
 def module_arrows(paths: Iterable[Path]) -> dict[str, set[str]]:
-    """Module -> the modules that it imports, wherever in the file: also in functions, and for type checking alone."""
+    """Map each module to the modules that it imports, also in functions and for type checking."""
     modules = {module_of(path): path for path in paths}
     return {
         module: {f"{source}.{name}" if f"{source}.{name}" in modules else source for source, name, _ in imports(path)}
@@ -127,7 +128,7 @@ def module_arrows(paths: Iterable[Path]) -> dict[str, set[str]]:
 
 
 def cycles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
-    """The modules that can be reached from each other, by the nodes of each cycle."""
+    """Return the cycles, each as the set of its nodes."""
     reachable = {name: reach(graph, name) for name in graph}
     return {
         frozenset(other for other in reachable[name] if name in reachable[other])
@@ -147,7 +148,7 @@ def reach(graph: dict[str, set[str]], start: str) -> set[str]:
 
 
 def private_names(path: Path) -> Iterator[str]:
-    """`from module import _name`, and `module._name` of a module or class that was imported from the package."""
+    """Yield private names that are imported, or read from an imported module or class of the package."""
     known = {name or module for module, name, _ in imports(path)}
     yield from (f"{at(path, line)} {name}" for _, name, line in imports(path) if is_private(name))
     for node in ast.walk(parsed(path)):

@@ -23,7 +23,7 @@ print({value})
 
 
 def _patched(patch: str) -> str:
-    """Something that the process uses to report is replaced, before and during the call."""
+    """Write a program that replaces functions with which its process reports, before and during the call."""
     return f"def patch():\n    {patch}\npatch()\ndef solve(x):\n    patch()\n    return x\nprint(True)\n"
 
 
