@@ -325,14 +325,8 @@ def trickling() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def composed() -> Callable[[str], DictConfig]:
     """Compose a team's configuration once, as this takes a second, and return copies of it."""
-    cache: dict[str, DictConfig] = {}
-
-    def get(team: str) -> DictConfig:
-        if team not in cache:
-            cache[team] = compose([f"+mas={team}", *BASE])
-        return cache[team].copy()
-
-    return get
+    compose_once = functools.cache(lambda team: compose([f"+mas={team}", *BASE]))
+    return lambda team: compose_once(team).copy()
 
 
 @pytest.fixture

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
 from importlib.metadata import distributions
 from pathlib import Path
 
+import freeze
 import pytest
+import resolve_installs as installs
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -27,15 +28,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
 
-def script(name: str):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-installs = script("resolve_installs")
-freeze = script("freeze")
 DOCUMENTED = installs.documented()
 # Keys of the Citation File Format 1.2.0.
 CITATION_KEYS = set(
