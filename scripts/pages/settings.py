@@ -25,7 +25,7 @@ This page is generated from the code that reads the values (`python scripts/gene
 --schema` prints the same in a terminal, also with the arguments of your own workflow. What has no default is a
 section or may be omitted; where null is the default, it is accepted as well. A number without "integer" is finite.
 """
-# This section of `mas.agents.<name>` takes the keys of `sampling`.
+# Of `mas.agents.<name>`: it takes what `sampling` takes.
 REPEATED = "mas.agents.<name>.validation_sampling."
 ARGUMENTS = "mas.workflow.args"
 BRIEF = {
@@ -57,7 +57,7 @@ def page(root: Path) -> str:
 
 
 def environment(root: Path) -> str:
-    """Write the environment variables that a user sets."""
+    """Those that a user sets."""
     declared = yaml.safe_load((root / "verl_mas/environment.yaml").read_text(encoding="utf-8"))
     about = {name: one["about"] if isinstance(one, dict) else one for name, one in declared["of_the_user"].items()}
     return table(("variable", "meaning"), ((f"`{name}`", text) for name, text in about.items()))
@@ -83,7 +83,7 @@ def tables(sections: dict[str, list[Setting]]) -> Iterator[str]:
 
 
 def workflows() -> Iterator[str]:
-    """Write arguments of several teams once, then the rest by team. Teams of tests and benchmarks are skipped."""
+    """What several teams take once, then the rest by team; tests and benchmarks register further ones."""
     yield f"## `{ARGUMENTS}` of the shipped workflows\n"
     teams = {
         name: list(settings(WORKFLOWS[name], ARGUMENTS))
@@ -123,7 +123,7 @@ def takes(setting: Setting) -> str:
 
 
 def briefly(takes: str) -> str:
-    """Shorten `a whole number, at least 1, or null` to `integer ≥ 1, null`."""
+    """`a whole number, at least 1, or null` as `integer ≥ 1, null`."""
     for long, short in BRIEF.items():
         takes = re.sub(long, short, takes)
     return takes

@@ -1,4 +1,4 @@
-"""A model with round numbers for tests of formulas, and its training."""
+"""A model of round numbers for tests of formulas, and how it is trained."""
 
 from __future__ import annotations
 
