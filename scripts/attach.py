@@ -26,7 +26,7 @@ MLFLOW_URI = "sqlite:////tmp/mlruns.db"
 
 
 class Attached:
-    """The files, and what run.yaml knows of their run."""
+    """The files to attach, and facts about their run from run.yaml."""
 
     def __init__(self, run: str, sessions: str):
         about = read_about(Path(run))
@@ -49,7 +49,7 @@ class Attached:
         artifact = wandb.Artifact(f"report-{run}", type="report")
         artifact.add_dir(str(self.files))
         resumed.log_artifact(artifact)
-        # A run that is resumed gets its state again.
+        # Attaching resumes the run in the tracker, so restore its final state.
         resumed.finish(exit_code=int(self.failed))
 
     def to_mlflow(self, run: str) -> None:

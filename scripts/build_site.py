@@ -42,12 +42,12 @@ LOADED = re.compile(
 
 
 def files(patterns: tuple[str, ...]) -> list[Path]:
-    """Paths in the repository."""
+    """Return the files that match the patterns, relative to the repository."""
     return sorted({file.relative_to(ROOT) for pattern in patterns for file in ROOT.glob(pattern)})
 
 
 def staged(page: Path, known: set[Path]) -> str:
-    """The page as the site has it: links to what the site does not have go to the repository."""
+    """Return the page for the site: links to files that the site does not have go to the repository."""
 
     def target(match: re.Match[str]) -> str:
         path, _, anchor = match[2].partition("#")
@@ -78,7 +78,7 @@ def stage(folder: Path) -> None:
 
 
 def loaded_from_elsewhere(site: Path) -> Iterator[str]:
-    """What a browser would load from the network to show a page."""
+    """Yield addresses that a browser would load from the network to show a page."""
     for file in sorted((*site.rglob("*.html"), *site.rglob("*.css"))):
         for match in LOADED.finditer(file.read_text()):
             if 'rel="canonical"' not in match[0]:

@@ -31,7 +31,7 @@ KNOWN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 SPECIFIC = "agent.agent_specific_parameters."
 OF_AGENT = "agent_policy_configs.agent_configs"
-# Where a value of theirs is here: for all agents, and for one.
+# Places of a foreign setting in our configuration: for all agents, and for one agent.
 SAMPLING = {
     "train_llm_config": (ROLLOUT, "sampling"),
     "val_llm_config": (f"{ROLLOUT}.val_kwargs", "validation_sampling"),
@@ -52,7 +52,7 @@ class Settings:
         return {key: self.theirs.pop(key) for key in keys}
 
     def choice(self, key: str, default: object, known: Mapping[Any, Any]) -> Any:
-        """Our equal of one of their values."""
+        """Translate a foreign value into ours."""
         value = self.theirs.pop(key, default)
         if value not in known:
             self.refused.append(f"{key}={value}: known: {', '.join(map(str, known))}")
@@ -104,7 +104,7 @@ def in_hydra(value: object) -> str:
 
 
 def team_of(known: Mapping[str, Any], kind: str, agents: list[str]) -> Mapping[str, Any]:
-    """The team of these agents."""
+    """Return the settings of a team with these agents."""
     teams = known["teams"].get(kind, [])
     for team in teams:
         if set(agents) == set(team["agents"]):
@@ -225,7 +225,7 @@ def model_policies(s: Settings, agents: Mapping[str, str], names: Mapping[str, s
 
 
 def sampling(s: Settings, place: Mapping[str, str]) -> None:
-    """Sampling and chat template of all agents, or of one where they differ."""
+    """Convert sampling and chat templates: once for all agents, or per agent where they differ."""
     for part, (everywhere, of_agent) in SAMPLING.items():
         values = {agent: s.take(rf"{OF_AGENT}\.{at}\.{part}\..*") for agent, at in place.items()}
         by_key = {agent: {key.rpartition(".")[2]: value for key, value in values[agent].items()} for agent in values}
@@ -250,7 +250,7 @@ def filters(s: Settings) -> None:
 
 
 def arguments_of(script: str, *arguments: str) -> list[str]:
-    """What a shell script passes to `python3 -m MODULE`. Nothing is trained."""
+    """Return the arguments that a shell script passes to `python3 -m MODULE`. Nothing is trained."""
     with TemporaryDirectory() as folder:
         written = Path(folder, "arguments")
         for name in ("python", "python3"):
@@ -272,7 +272,7 @@ def tree_of(path: str) -> DictConfig:
 
 
 def settings_of(tree: DictConfig) -> Iterator[tuple[str, Any]]:
-    """Every setting; an interpolation that names nothing stays as it is."""
+    """Resolve every setting. An interpolation of a missing key stays as it is."""
     for path, value in leaves(OmegaConf.to_container(tree)):
         try:
             yield ".".join(path), OmegaConf.select(tree, ".".join(path)) if isinstance(value, str) else value

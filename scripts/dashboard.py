@@ -1,4 +1,4 @@
-"""A layout of charts for what a run logs: the ten to watch, then a section per agent, policy and kind of number.
+"""Make a layout of charts for a run: ten metrics to watch, then a section per agent, policy and kind of metric.
 
     python scripts/dashboard.py checkpoints/my_run --tensorboard tensorboard_log/my_project/my_run
     python scripts/dashboard.py checkpoints/my_run --wandb my_entity/my_project     # pip install wandb-workspaces
@@ -103,7 +103,7 @@ def write_tensorboard(charts: Layout, logs: Path) -> Path:
         raise SystemExit(f"{logs} is not a folder: give the one that `tensorboard --logdir` displays")
     shutil.rmtree(logs / FOLDER, ignore_errors=True)
     writer = SummaryWriter(str(logs / FOLDER))
-    # TensorBoard takes every tag that begins like the expression.
+    # TensorBoard matches an expression at the beginning of a tag, so the end needs a `$`.
     writer.add_custom_scalars(
         {
             section: {title: ["Multiline", [f"{re.escape(name)}$" for name in names]] for title, names in of.items()}

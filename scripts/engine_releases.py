@@ -23,7 +23,7 @@ from verl_contract.sources import Definition, file_of, find, is_dataclass, named
 
 from verl_mas.engines.facts import contracts
 
-# Expressions in verl -> the class of the engine that they are of.
+# Expressions in verl -> the engine's class of their values.
 OBJECTS = {
     "vllm": {"self.engine": "vllm.v1.engine.async_llm:AsyncLLM"},
     "sglang": {"self.tokenizer_manager": "sglang.srt.managers.tokenizer_manager:TokenizerManager"},
@@ -31,7 +31,7 @@ OBJECTS = {
 
 
 def download(package: str, version: str, folder: Path) -> str:
-    """Unpack the Python sources of a release, the newest one where `version` is empty; its version."""
+    """Unpack the Python sources of a release and return its version. An empty `version` means the newest release."""
     project = contracts()[package].wheel or package
     options = ["--no-deps", "--only-binary", ":all:", "--quiet", "--dest", str(folder)]
     wanted = f"{project}=={version}" if version else project
@@ -44,7 +44,7 @@ def download(package: str, version: str, folder: Path) -> str:
 
 
 def differences(package: str) -> list[str]:
-    """What the release on the path lacks, of verl's use and of ours."""
+    """Return the names that verl or verl-mas uses and that the release on the path lacks."""
     verl = file_of("verl")
     assert verl is not None
     ours = {owner: names for owner, names in names()[package].used.items() if not made_at_import(owner)}
@@ -62,7 +62,7 @@ def made_at_import(owner: str) -> bool:
 
 
 def used(tree: ast.Module, package: str) -> Iterator[str]:
-    """What a module of verl uses of the engine that is not there."""
+    """Yield names of the engine that a module of verl uses and that are missing."""
     nodes = list(always(tree))
     imported = {
         alias.asname or alias.name: f"{node.module}:{alias.name}"
@@ -80,7 +80,7 @@ def used(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def always(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that no condition and no `try` is around."""
+    """Yield the nodes outside of any condition and any `try`."""
     for child in ast.iter_child_nodes(tree):
         node = child.test if isinstance(child, ast.If | ast.IfExp) else child
         if not isinstance(node, ast.Try):
@@ -101,7 +101,8 @@ def attribute(node: ast.Attribute, known: Mapping[str, str], package: str) -> It
 
 
 def call(node: ast.Call, known: Mapping[str, str]) -> Iterator[str]:
-    """Keywords that a function or a class does not take, and `dataclasses.fields` of what is no dataclass."""
+    """Yield keywords that a function or class does not take, and `dataclasses.fields` of a class that is not a
+    dataclass."""
     if ast.unparse(node.func) == "dataclasses.fields" and (path := known.get(ast.unparse(node.args[0]))):
         if not is_dataclass(find(path)):
             yield f"{path} is not a dataclass"
@@ -128,7 +129,7 @@ def main(releases: list[str]) -> None:
         package, _, version = release.partition("==")
         with tempfile.TemporaryDirectory() as folder:
             version = download(package, version, Path(folder))
-            # An installed one comes after it on the path.
+            # An installed engine comes later on the path.
             sys.path.insert(0, folder)
             found = differences(package)
             sys.path.remove(folder)

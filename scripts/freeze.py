@@ -1,4 +1,4 @@
-"""Writes versions/constraints.txt: the exact versions, in this environment, of what the project and `dev` require.
+"""Write versions/constraints.txt: the versions in this environment of all packages that the project and `dev` require.
 
     pip install uv
     python scripts/freeze.py
@@ -27,14 +27,14 @@ else:
 ROOT = Path(__file__).parents[1]
 HEADER = "# The set that is tested, and what older Pythons get in its place. Made by scripts/freeze.py.\n"
 NOT_PINNED = {"pip", "setuptools", "wheel"}
-# What a build of torch for GPUs requires. torch pins it, and the tested build has none of it.
+# Requirements of torch's GPU builds. torch pins them, and the tested CPU build has none of them.
 OF_CUDA = ("cuda-", "nvidia-", "triton")
 SUPPORTED = [f"3.{minor}.{micro}" for minor in (10, 11, 12) for micro in range(30)]
 OLDEST = "3.10"
 
 
 def direct() -> list[Requirement]:
-    """What the project and its extra `dev` name, with the extras that `dev` is made of."""
+    """Return the direct requirements of the project and of its extra `dev`, which includes other extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     found = [Requirement(line) for line in project["dependencies"]]
     extras = ["dev"]
@@ -49,7 +49,7 @@ def direct() -> list[Requirement]:
 
 
 def absent() -> set[str]:
-    """Direct requirements that are not installed. Then what they require is unknown."""
+    """Return direct requirements that are not installed, so that their own requirements are unknown."""
     installed = {canonicalize_name(one.name) for one in needed()}
     return {one.name for one in direct() if canonicalize_name(one.name) not in installed}
 
@@ -83,7 +83,7 @@ def _required(one: Distribution, extra: str) -> Iterator[Requirement]:
 
 
 def since(one: Distribution) -> str:
-    """The oldest Python that it has a build for."""
+    """Return the oldest Python for which a version has a build."""
     return next(SpecifierSet(one.metadata["Requires-Python"] or "").filter(SUPPORTED)).removesuffix(".0")
 
 
@@ -95,7 +95,7 @@ def line(one: Distribution) -> str:
 
 
 def resolved(python: str, constraints: str) -> dict[str, str]:
-    """What the project and its extra `dev` get with this Python, by name."""
+    """Resolve the project and its extra `dev` for a Python: versions by name."""
     command = [
         "uv",
         "pip",
@@ -116,7 +116,8 @@ def resolved(python: str, constraints: str) -> dict[str, str]:
 
 
 def for_older(tested: Mapping[str, Distribution], constraints: str) -> Iterator[str]:
-    """The lines for Pythons that a tested version has no build for, and for what only they require."""
+    """Return lines for Pythons for which a tested version has no build, and for packages that only these Pythons
+    require."""
     for name, version in resolved(OLDEST, constraints).items():
         one = tested.get(name)
         spelled, end = (one.metadata["Name"], since(one)) if one else (name, "3.11")

@@ -23,7 +23,7 @@ from proof import engines, long, short, weights
 from proof.page import page
 from proof.stage import NEEDS_CUDA, Proof, Skipped, Stage
 
-# Seconds of an order, and more with a pretrained model.
+# Time limits in seconds of each order, without and with a pretrained model.
 LIMITS = {"short": 840, "long": 1200}
 OF_MODEL = 600
 ORDERS = {
@@ -95,7 +95,7 @@ def in_memory() -> Path | None:
 
 
 def run(stages: list[Stage], proof: Proof, limit: float) -> int:
-    """0 if no stage failed."""
+    """Run the stages of an order. Return 0 if no stage failed."""
     slow = 10 if proof.cpu else 1
     end = time.monotonic() + slow * (limit + (OF_MODEL if proof.model else 0))
     results = {}

@@ -27,7 +27,7 @@ sys.path.append(str(ON_CPU.parent))
 
 
 def sources() -> dict[str, Path]:
-    """The files of both packages, by the names of their modules."""
+    """Return the files of both packages by module name."""
     found = {}
     for package in (PACKAGE, ON_CPU):
         for file in package.rglob("*.py"):
@@ -42,7 +42,7 @@ def modules() -> list[str]:
 
 @dataclass(frozen=True)
 class Ours:
-    """A class of ours that inherits from verl: its own line of classes, and verl's."""
+    """A class of ours that inherits from verl, with its base classes: ours, and verl's."""
 
     module: str
     node: ast.ClassDef

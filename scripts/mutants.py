@@ -1,4 +1,4 @@
-"""Seeds faults in the places that matter, one at a time, and tells whether the tests catch each of them.
+"""Seed chosen faults in the package, one at a time, and report whether the tests catch each fault.
 
     python scripts/mutants.py [--only NAME ...] [--slow] [--list] [--checkout FOLDER]
 
@@ -38,7 +38,7 @@ SUFFIXES = (".py", ".js")
 NOT_COPIED = shutil.ignore_patterns(".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "runs", "outputs")
 TIME_LIMIT = 1800  # seconds
 FAILED = 1  # what pytest returns where a test failed
-# A test that fails by one of these says that `new` is written wrong.
+# A test that fails with one of these errors shows that `new` is invalid code, not that the fault was caught.
 NO_FAULT = ("NameError", "SyntaxError", "ImportError", "ModuleNotFoundError")
 
 
@@ -61,7 +61,7 @@ class Fault:
         return re.compile(r"\s+".join(map(re.escape, self.old.split())))
 
     def place(self, package: Path) -> tuple[Path, str]:
-        """The file that has the text, and its content with the fault."""
+        """Return the file that has the text, and its content with the fault."""
         places: list[tuple[Path, str]] = []
         for path in sorted(path for path in package.rglob("*") if path.suffix in SUFFIXES):
             text = path.read_text()
@@ -74,7 +74,7 @@ class Fault:
 
 
 def read_list(chosen: Sequence[str], slow: bool) -> list[Fault]:
-    """The faults to seed: those named, or all but the slow ones, or all."""
+    """Return the faults to seed: the chosen faults, or all, with or without the slow ones."""
     faults = [Fault(**entry) for entry in tomllib.loads(LIST.read_text())["fault"]]
     names = [fault.name for fault in faults]
     wrong = sorted({name for name in names if names.count(name) > 1} | (set(chosen) - set(names)))
@@ -84,7 +84,8 @@ def read_list(chosen: Sequence[str], slow: bool) -> list[Fault]:
 
 
 def copied(checkout: Path, folder: Path) -> Path:
-    """A copy whose compiled files are valid by content: a fault may be as long and as old as what it replaces."""
+    """Copy the checkout. Compiled files are valid by content, as a fault may have the size and the time of the
+    original."""
     copy = folder / "checkout"
     shutil.copytree(checkout, copy, symlinks=True, ignore=NOT_COPIED)
     for part in (PACKAGE, "tests/support"):
@@ -93,7 +94,7 @@ def copied(checkout: Path, folder: Path) -> Path:
 
 
 def tested(copy: Path, tests: Sequence[str], *, slow: bool) -> tuple[int, str]:
-    """What pytest returns for the tests, and what it prints."""
+    """Run the tests, and return the exit code and the output of pytest."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     command += ["-m", "e2e" if slow else "not e2e", *tests]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -113,7 +114,7 @@ def failed_test(output: str) -> tuple[str, str]:
 
 
 def check_tests(copy: Path, faults: Sequence[Fault]) -> None:
-    """Without a fault all tests pass, or else "caught" would mean nothing."""
+    """Check that all tests pass without a fault, or "caught" would mean nothing."""
     for slow in (False, True):
         if tests := sorted({test for fault in faults if fault.slow is slow for test in fault.tests}):
             code, output = tested(copy, tests, slow=slow)
@@ -122,7 +123,7 @@ def check_tests(copy: Path, faults: Sequence[Fault]) -> None:
 
 
 def places_of(faults: Sequence[Fault], checkout: Path) -> Iterator[tuple[Fault, Path]]:
-    """The file of each fault. All faults that do not fit are named together."""
+    """Return the file of each fault. One error names all faults that do not fit."""
     problems = []
     for fault in faults:
         try:
@@ -160,7 +161,7 @@ def say(line: str) -> None:
 
 def run(options: argparse.Namespace) -> int:
     faults = read_list(options.only, options.slow or options.list)
-    # All of them first: a list that does not fit is known in a second.
+    # Check the whole list first, which takes a second.
     listed = [
         f"{fault.name:32} {where}: {', '.join(fault.tests)}" for fault, where in places_of(faults, options.checkout)
     ]

@@ -73,7 +73,7 @@ def write_data(home: Path) -> None:
 
 
 def files(folder: Path) -> Iterator[tuple[str, Path, list[str]]]:
-    """Kind, file, and the settings that its user gives: the model, where theirs is a placeholder."""
+    """Yield kind, file, and settings that a user has to give, such as the model in place of a placeholder."""
     for trainer in TRAINERS:
         for script in sorted(fetched(folder, *DRMAS[:3]).glob(f"examples/{trainer}_trainer/*.sh")):
             yield "drmas", script, []
@@ -83,7 +83,7 @@ def files(folder: Path) -> Iterator[tuple[str, Path, list[str]]]:
 
 
 def judged(kind: str, file: Path, given: list[str], home: Path) -> str:
-    """What became of a file, in a line. Called in a process of its own."""
+    """Convert and check a file in a process of its own, and return the result as one line."""
     os.environ["HOME"] = str(home)
     os.chdir(home)
     try:
@@ -106,7 +106,7 @@ def main(folder: str) -> None:
     home = Path(folder, "home").resolve()
     write_data(home)
     accepted = Counter[str]()
-    # Forks have verl's imports, which take longer than a check.
+    # Forks share verl's imports, which take longer than a check.
     pool = multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1)
     for kind, file, given in files(Path(folder).resolve()):
         verdict = pool.apply(judged, (kind, file, given, home))

@@ -28,13 +28,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 COLUMNS, ROWS = 108, 30
-SIZE, LINE, MARGIN, BAR = 12, 16, 14, 30  # Of letters, lines and the window, in pixels
+SIZE, LINE, MARGIN, BAR = 12, 16, 14, 30  # Sizes of letters, lines and the window in pixels
 LETTER = SIZE * 0.6
 FRAMES, SHOWN_S, END_S = 14, 1.0, 8.0
 COLOURS = {31: "#ff7b72", 32: "#7ee787", 33: "#e3b341", 34: "#79c0ff", 35: "#d2a8ff", 36: "#76e3ea"}
-OF_256 = {237: "#484f58", 197: "#ff5fa2", 70: "#7ee787"}  # Those of rich's bars
+OF_256 = {237: "#484f58", 197: "#ff5fa2", 70: "#7ee787"}  # Characters of rich's progress bars
 PLAIN = "#c9d1d9"
-# What changes without a change of what is seen: clocks, and the sign that turns.
+# Text that changes although nothing happens: clocks and spinners.
 TICKS = re.compile(r"\d+:\d\d:\d\d|-:--:--|[\u2800-\u28ff]")
 SEQUENCE = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])|(\r)|(\n)|([^\x1b\r\n]+)|(\x1b.?)", re.DOTALL)
 Cell = tuple[str, str, bool]  # A letter, its colour, and whether it is bold
@@ -42,7 +42,7 @@ Cell = tuple[str, str, bool]  # A letter, its colour, and whether it is bold
 
 @dataclass
 class Screen:
-    """What of a terminal's protocol rich writes: colours, lines that are written again, nothing else."""
+    """A terminal with the part of the protocol that rich uses: colours, and lines that are written again."""
 
     lines: list[list[Cell]] = field(default_factory=lambda: [[]])
     row: int = 0
@@ -87,7 +87,7 @@ class Screen:
             self.colour = COLOURS.get(code, self.colour)
 
     def seen(self) -> list[list[Cell]]:
-        """The lines that a window of this height has."""
+        """Return the lines that a window of this height shows."""
         return [list(line) for line in self.lines[-ROWS:]]
 
 
@@ -101,7 +101,7 @@ def record(command: Sequence[str], cast: Path, folder: Path, interrupt_after: fl
             file.write(json.dumps({"version": 2, "width": COLUMNS, "height": ROWS}) + "\n")
         file.write(json.dumps([done, "o", f"$ verl-mas {' '.join(command)}\r\n"]) + "\n")
         for text in written(terminal, process, interrupt_after):
-            # Paths are those from the folder: where it is on this machine is not part of the recording.
+            # Shorten paths to be relative to the folder, so that the recording does not depend on this machine.
             text = text.replace(f"{folder.resolve()}/", "")
             file.write(json.dumps([round(time.monotonic() - started, 2), "o", text]) + "\n")
     return process.wait()
@@ -135,12 +135,12 @@ def written(terminal: int, process: subprocess.Popen[bytes], interrupt_after: fl
             time.sleep(0.1)
             continue
         except OSError:
-            return  # Linux's end of a terminal
+            return  # Linux reports the end of a terminal as this error
         yield decode(found)
 
 
 def frames(cast: Path) -> list[tuple[float, list[list[Cell]]]]:
-    """Moments of the recording that differ, the first and the last among them, with their seconds."""
+    """Return the different moments of the recording with their seconds, including the first and the last."""
     screen, moments, before = Screen(), [], ""
     for line in cast.read_text().splitlines()[1:]:
         at, _, text = json.loads(line)
@@ -166,7 +166,7 @@ def draw(chosen: Sequence[tuple[float, list[list[Cell]]]], title: str) -> str:
         shown = "" if number == len(chosen) - 1 else ' opacity="0"'
         clock = f'<text x="{width - MARGIN}" y="20" text-anchor="end" fill="#8b949e">{at / 60:.1f} min</text>'
         parts.append(f'<g id="f{number}"{shown}>{clock}{"".join(texts(lines))}</g>')
-    # Who wants no motion sees the end.
+    # A reader who prefers no motion sees the last picture.
     style.append("@media(prefers-reduced-motion:reduce){g{animation:none!important}}")
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
     window = f'<rect width="{width}" height="{height}" rx="8" fill="#0d1117"/>'

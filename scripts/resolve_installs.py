@@ -1,4 +1,4 @@
-"""Resolves every install command of the pages, of the Makefile and of the errors' fixes, and installs nothing.
+"""Resolve every install command of the pages, of the Makefile and of the errors' fixes, and install nothing.
 
     pip install uv
     python scripts/resolve_installs.py
@@ -27,7 +27,7 @@ PYTHONS = ("3.10", "3.11", "3.12")
 # Engines for GPUs, alone or as our extras; their versions are for the last Python: docs/gpu-quickstart.md.
 OF_GPUS = {"vllm", "sglang"}
 MACHINE = ("--python-platform", "x86_64-manylinux_2_34")
-# Options that uv has by the same name.
+# Options of pip that uv has under the same name.
 WITH_VALUE = {"-c", "--constraint", "--override", "--index-url", "--only-binary"}
 WITHOUT_VALUE = {"--no-deps"}
 # They change how something is installed, not what.
@@ -46,14 +46,14 @@ class Install:
 
     @property
     def extras(self) -> frozenset[str]:
-        """Of this project."""
+        """Return the extras of this project that the command installs."""
         matches = (PROJECT.match(each) for each in self.requirements)
         found = (match["extras"] for match in matches if match and match["extras"])
         return frozenset(name for extras in found for name in extras.strip("[]").split(","))
 
     @property
     def files(self) -> frozenset[str]:
-        """What the command reads, relative to the clone."""
+        """Return the files that the command reads, relative to the clone."""
         pairs = zip(self.options, self.options[1:], strict=False)
         return frozenset(value for name, value in pairs if name in ("-c", "--constraint", "--override"))
 
@@ -94,7 +94,7 @@ def of_page(text: str) -> Iterator[Install]:
 
 
 def of_module(text: str) -> Iterator[Install]:
-    """The install commands that a module's texts offer. What follows a comma is another fix; f-strings are skipped."""
+    """Return the install commands in a module's texts. Text after a comma is another fix; f-strings are skipped."""
     tree = ast.parse(text)
     parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):

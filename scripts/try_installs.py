@@ -36,7 +36,7 @@ FILES = {
 }
 ROWS = "--train train.jsonl --test exam=test.jsonl"
 FEW = "--train-rows 8 --test-rows 4"
-# After `#` is what the message names where it is not installed. Later commands read what earlier ones have written.
+# After `#`: the text of the error if a package is missing. Later commands read files that earlier commands wrote.
 COMMANDS = f"""
 --version
 doctor
@@ -99,7 +99,7 @@ serve --help
 
 
 def commands() -> Iterator[tuple[list[str], str]]:
-    """The words of a command, and what it may lack."""
+    """Split a command into words, and return the text of the error that it may have."""
     for line in filter(None, COMMANDS.splitlines()):
         words, _, lacks = line.partition("  # ")
         yield shlex.split(words), lacks
@@ -143,7 +143,7 @@ print(*(name for name, own in parsers() if not own.below), sep="\\n")
 
 
 def untried(program: Path) -> list[str]:
-    """The commands that the list above lacks."""
+    """Return commands of `verl-mas` that the list above lacks."""
     names = subprocess.check_output([program.with_name("python"), "-c", LEAVES], text=True).splitlines()
     tried = [" ".join(words) for words, _ in commands()]
     lacking = [name for name in names if not any(one.startswith(name) for one in tried)]

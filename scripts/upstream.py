@@ -27,7 +27,7 @@ def tests_of(patch: Path) -> list[str]:
 
 
 def tried(patch: Path, verl: Path, python: str, without: bool) -> str:
-    """What is wrong with a patch in a clean worktree of verl; empty if nothing is."""
+    """Try a patch in a clean worktree of verl and say what is wrong; empty if nothing is."""
     applied = ("apply", "--include=tests/*", patch) if without else (*AUTHOR, "am", "-q", patch)
     done = subprocess.run(["git", *applied], cwd=verl, capture_output=True, text=True, check=False)
     if done.returncode:

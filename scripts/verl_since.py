@@ -46,7 +46,7 @@ def touched() -> Iterator[tuple[str, str, str | None]]:
 
 
 def present() -> list[str]:
-    """Of these names, those of the verl that Python finds."""
+    """Return the names that the verl on the path has."""
     found = []
     for owner, name, known in touched():
         path = f"{owner}.{name}" if ":" in owner else f"{owner}:{name}"

@@ -1,4 +1,4 @@
-"""Pictures of the page of `verl-mas view`: `python scripts/viewer_pictures.py RUN`, with Playwright and Chromium.
+"""Take pictures of the page of `verl-mas view`: `python scripts/viewer_pictures.py RUN`, with Playwright and Chromium.
 
 RUN is the folder of a run with its sessions. Run it again after a change of the page: pictures are never edited.
 """

@@ -50,26 +50,26 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(problem)
     # Tests and runs share few cores, and a warm process cannot be forked with more threads.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # Ray writes there which cluster runs: no test joins that of the user or of a test beside it.
+    # Ray notes its running clusters in this folder. With a folder of their own, tests join no cluster of the user.
     os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="mas-")
-    # verl logs to wandb by default, and the machine of a test may have a key or not.
+    # verl logs to wandb by default. Offline, tests do not depend on a key on this machine.
     os.environ["WANDB_MODE"] = "offline"
-    # What `verl-mas check` remembers is not the user's.
+    # Keep the cache of `verl-mas check` out of the user's folder.
     os.environ["XDG_CACHE_HOME"] = os.environ["RAY_TMPDIR"]
     config.add_cleanup(lambda: shutil.rmtree(os.environ["RAY_TMPDIR"], ignore_errors=True))
-    # Hundreds of tests compose verl's configuration, and most of that is reading YAML in Python.
+    # Hundreds of tests compose verl's configuration, which is mostly reading YAML in Python. libyaml is faster.
     yaml.SafeLoader = yaml.CSafeLoader
-    # A configuration has hundreds of interpolations, most of them in every test: each text is parsed once.
+    # Parse each interpolation once: a configuration has hundreds, mostly the same in every test.
     vars(omegaconf.base)["parse"] = functools.cache(parse)
-    # A composition reads dozens of files, most of them in every test: each text is read once.
+    # Read each YAML text once: a composition reads dozens of files, mostly the same in every test.
     setattr(OmegaConf, "load", reading_once(OmegaConf.load))  # noqa: B010
-    # Most tests compose the same files, with other values on the command line.
+    # Merge each list of files once: most tests compose the same files with different overrides.
     merge = ConfigLoaderImpl._compose_config_from_defaults_list  # noqa: SLF001
     setattr(ConfigLoaderImpl, merge.__name__, merging_once(merge))
 
 
 def reading_once(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`load`, whose results for equal texts of files are copies of the first."""
+    """Wrap `load`: for a text that was read before, return a copy of the first result."""
     dumps: dict[str, bytes] = {}
 
     def read(file: Any) -> Any:
@@ -85,7 +85,8 @@ def reading_once(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def merging_once(merge: Callable[..., DictConfig]) -> Callable[..., DictConfig]:
-    """`merge`, whose results for equal lists of Hydra's, verl's and our files are copies of the first."""
+    """Wrap `merge`: for a list of files of Hydra, verl and verl-mas that was merged before, return a copy of the
+    result."""
     dumps: dict[str, bytes] = {}
 
     def merged(self: ConfigLoaderImpl, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
@@ -102,15 +103,16 @@ def merging_once(merge: Callable[..., DictConfig]) -> Callable[..., DictConfig]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # A process has a file of real runs to itself. The longest are first, so that the processes end together.
+    # One worker process of pytest runs a whole file of real runs. The longest files start first, so that workers end
+    # together.
     items.sort(key=lambda item: "tests/trainer/test_" not in item.nodeid)
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays; the garbage collector would traverse it in every composition."""
+    """Freeze all imported objects, or the garbage collector would traverse them in every composition."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
-    # It traverses them, too, in every `check_workflow`.
+    # `check_workflow` asks for the number of frozen objects, and counting traverses them.
     setattr(gc, "get_freeze_count", functools.cache(gc.get_freeze_count))  # noqa: B010
 
 
@@ -136,11 +138,11 @@ class Trained:
 
 @pytest.fixture(autouse=True)
 def no_platform(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`+platform=cpu` sets the variable in the process that composes, which here is the test's."""
-    # Set first, so that it is known and a test's own value is removed at the end.
+    """Unset VERL_PLATFORM, which `+platform=cpu` sets in the process that composes: here the test's own."""
+    # Set it first, so that monkeypatch knows it and removes a value that the test sets.
     monkeypatch.setenv("VERL_PLATFORM", "")
     monkeypatch.delenv("VERL_PLATFORM")
-    # Output has the width of the machine's terminal.
+    # COLUMNS would give output the width of the user's terminal.
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
@@ -148,7 +150,7 @@ def no_platform(monkeypatch: pytest.MonkeyPatch) -> None:
 def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The task of recipes/first_run: a folder with a random tiny model and its data."""
     folder = tmp_path_factory.mktemp("letters")
-    # In this process, which has the libraries that the module imports.
+    # Run it in this process, which has already imported the libraries of the module.
     with patch.object(sys, "argv", ["letters", str(folder)]):
         runpy.run_path(str(ROOT / "verl_mas/testing/letters.py"), run_name="__main__")
     return folder
@@ -156,7 +158,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def warm_python() -> Iterator[str]:
-    """A Python that starts with torch imported, as do the workers of a Ray cluster that it starts."""
+    """A Python that starts with torch imported. The workers of a Ray cluster that it starts have torch, too."""
     if sys.platform != "linux":
         # The templates need process descriptors.
         yield sys.executable
@@ -184,9 +186,10 @@ def ray_cluster(warm_python: str) -> Iterator[RayCluster]:
 
 @pytest.fixture(scope="session")
 def main_ppo(letters: Path, warm_python: str, ray_cluster: RayCluster) -> Callable[..., Trained]:
-    """Run verl's own entry point on the letters task and come back when it ends.
+    """Run verl's own entry point on the letters task until it ends.
 
-    `alone`: as a user does, with its own Ray cluster and cold processes. It takes half a minute longer.
+    `alone`: start a Ray cluster and cold processes for this run, as a user's command does. It takes half a minute
+    longer.
     """
 
     def train(
@@ -227,12 +230,12 @@ def main_ppo(letters: Path, warm_python: str, ray_cluster: RayCluster) -> Callab
     return train
 
 
-# The request -> the text or the message of the reply, or the status of an HTTP error, perhaps with the whole body.
+# Maps a request to the text or the message of the reply, or to the status of an HTTP error with or without its body.
 Answer = Callable[[dict[str, Any]], str | dict[str, Any] | int | tuple[int, str]]
 
 
 class Endpoint(ThreadingHTTPServer):
-    """Answers /chat/completions with `answer(body)`; a number is an HTTP error."""
+    """A server that answers /chat/completions with `answer(body)`. A number is the status of an HTTP error."""
 
     daemon_threads = True
 
@@ -304,7 +307,7 @@ BASE = [
 
 @pytest.fixture
 def trickling() -> Iterator[str]:
-    """The address of a server that sends a few bytes of a body now and then, without an end."""
+    """The address of a server that sends an endless body, a few bytes at a time."""
 
     def answer(listener: socket.socket) -> None:
         connection, _ = listener.accept()
@@ -321,15 +324,9 @@ def trickling() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def composed() -> Callable[[str], DictConfig]:
-    """Composing takes a second, so each team is composed once and then copied and changed."""
-    cache: dict[str, DictConfig] = {}
-
-    def get(team: str) -> DictConfig:
-        if team not in cache:
-            cache[team] = compose([f"+mas={team}", *BASE])
-        return cache[team].copy()
-
-    return get
+    """Compose a team's configuration once, as this takes a second, and return copies of it."""
+    compose_once = functools.cache(lambda team: compose([f"+mas={team}", *BASE]))
+    return lambda team: compose_once(team).copy()
 
 
 @pytest.fixture
@@ -360,7 +357,7 @@ def two(make: Callable[..., DictConfig]) -> Callable[..., DictConfig]:
 
 @pytest.fixture(scope="session")
 def tags() -> Callable[..., RowTags]:
-    """A row's tags, of which a test names those that it is about."""
+    """Make tags of a row with defaults. A test passes only the tags that matter to it."""
 
     def make(agent: str = "a", **changes: Any) -> RowTags:
         return replace(

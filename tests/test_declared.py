@@ -16,17 +16,17 @@ PACKAGE = Path(verl_mas.__file__).parent
 LIST = Path(__file__).parents[1] / "scripts/pages/environment.yaml"
 DECLARED = {name for part in yaml.safe_load(LIST.read_text()).values() for name in part}
 ENVIRONMENTS = ("os.environ", "environ", "os.getenv", "getenv")
-# Where a setting names the variable: as the code has it.
+# Expressions of the code where a setting names the variable.
 NAMED_BY_SETTINGS = {"str(key)", "variable", "self._key_variable", "name"}
 # Variables of the code that hold the configuration of a run, or of a policy.
 CONFIGURATIONS = ("config", "run.config", "self.run.config", "self.config", "view", "view.run.config")
 BELOW_SECTION = ("model.", "actor.", "rollout.", "ref.")
-# Methods of a section of it.
+# Methods of a section of a configuration.
 METHODS = ("get", "items", "keys", "pop", "values")
 
 
 def variables(tree: ast.Module) -> Iterator[str]:
-    """The names, or the source of what names one."""
+    """Yield the names of variables, or the source of an expression that names one."""
     known = constants(tree)
     for node in ast.walk(tree):
         for given in names_in(node):
@@ -55,7 +55,7 @@ def is_text(node: ast.AST) -> bool:
 
 
 def constants(tree: ast.Module) -> dict[str, list[str]]:
-    """Names in a module -> their texts: constants, and what a loop or a comprehension runs over."""
+    """Map names of a module to their texts: constants, and values of loops and comprehensions."""
     found: dict[str, list[str]] = {}
     for node in ast.walk(tree):
         pair = (node.targets[0], node.value) if isinstance(node, ast.Assign) else ()
@@ -85,7 +85,7 @@ other["Z"], other.get("Z")
 
 
 def settings(tree: ast.Module) -> Iterator[str]:
-    """The settings of verl that a file names: in a path, or as attributes of a configuration."""
+    """Yield the settings of verl that a file names: in a path, or as attributes of a configuration."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=function, args=[_, ast.Constant(value=str(path)), *_]):
@@ -107,7 +107,7 @@ def _attributes(chain: str) -> Iterator[str]:
 
 
 def is_setting(path: str) -> bool:
-    """Of verl, or below a section that takes any key; what is no path below one of its sections is none of its own."""
+    """Whether verl has this setting, or a section above it takes any key. Other paths are not settings of verl."""
     root, (first, *_) = verl_settings(), path.split(".")
     parent, _, key = path.rpartition(".")
     section = section_at(parent, root)

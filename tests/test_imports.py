@@ -13,7 +13,7 @@ import verl_mas
 ROOT = Path(verl_mas.__file__).parents[1]
 # The extension of vLLM and the program of verifiers run in environments of their own; `hand_over` is a script.
 ELSEWHERE = ("vllm_", "verifiers_program", "__main__", "hand_over")
-# In a fork each, of a process that has imported nothing of verl.
+# Import each module in a fork of a process that has imported nothing of verl.
 EVERY_ONE = """
 import os, sys
 import hydra, ray, tensordict, torch, transformers

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
 from importlib.metadata import distributions
 from pathlib import Path
 
+import freeze
 import pytest
+import resolve_installs as installs
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -26,17 +27,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
 
-def script(name: str):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-installs = script("resolve_installs")
-freeze = script("freeze")
 DOCUMENTED = installs.documented()
-# Of the Citation File Format 1.2.0.
+# Keys of the Citation File Format 1.2.0.
 CITATION_KEYS = set(
     "abstract authors cff-version commit contact date-released doi identifiers keywords license license-url message "
     "preferred-citation references repository repository-artifact repository-code title type url version".split()
@@ -44,7 +36,7 @@ CITATION_KEYS = set(
 
 
 def pins(name: str, python: str | None = None) -> dict[str, str]:
-    """By name; of the lines whose markers hold for this Python, or for the given one."""
+    """Return the pinned versions by name, from lines whose markers hold for this Python or for the given one."""
     lines = [line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith("#")]
     environment = {"python_full_version": python} if python else {}
     pinned = [one for one in map(Requirement, lines) if one.marker is None or one.marker.evaluate(environment)]
@@ -78,7 +70,7 @@ def test_the_files_agree_with_each_other_and_with_verls_pins():
     assert (gpu["torch"], gpu["vllm"], gpu["verl"]) == ("==2.11.0", "==0.24.0", "==0.9.1")
     assert "\nflash-attn-4" in (ROOT / "versions/overrides-sglang.txt").read_text()
     assert "flash-attn-4" not in {*gpu, *overrides}
-    # The newest that was compared, beside the same verl.
+    # The newest compared vLLM, with the same verl.
     newer = pins("versions/constraints-gpu-newer.txt")
     assert newer["vllm"] == f"=={contracts()['vllm'].tested[1]}" and newer["verl"] == gpu["verl"]
 
@@ -102,7 +94,7 @@ def test_make_installs_a_set_that_is_resolved_for_each_python():
 
 
 def test_only_what_the_project_requires_is_pinned():
-    """In an environment without a part of `dev`, as far as it is known: of the pinned packages that are installed."""
+    """In an environment without parts of `dev`, only installed packages are compared."""
     foreign = names(pins("versions/constraints.txt")) - names(one.name for one in freeze.needed())
     if freeze.absent():
         foreign &= names(one.name for one in distributions())
@@ -124,7 +116,7 @@ def test_the_citation_is_of_this_version():
     assert (citation["cff-version"], citation["type"]) == ("1.2.0", "software")
     assert citation["license"] == PROJECT["license"] and citation["keywords"] == PROJECT["keywords"]
     assert citation["authors"] == [{"name": "verl-mas contributors"}]
-    # With these, all that the format requires; it allows no other keys than its own.
+    # The format also requires a message, and allows only its own keys.
     assert citation["message"] and citation.keys() <= CITATION_KEYS
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 UNITS = "policy|agent|role|row|file|step|session|turn|seed|task|act|arm|pool|GPU|node|line|group|second|replica|engine"
-# What not to write, and what to write instead.
+# Phrases to avoid -> replacements.
 AVOID = {
     r"\bway out\b": "fix",
     r"\bfor ever\b": "indefinitely",
@@ -41,7 +41,7 @@ AVOID = {
     r"\bnobody(?:'s)?\b": "none, no ...",
     r"\ba(?= advantage| act\b| agent| engine| estimator| optimiser| executor| adapter| endpoint| answer| error)": "an",
 }
-# What docstrings of the package open with, and phrases in its texts: how often at most. The numbers may only fall.
+# Openings of docstrings and phrases in texts of the package -> how often they may occur. The numbers may only fall.
 OPENINGS = {
     r"(Of|By|As|With)\b": 3,
     r"What (?!is wrong)": 44,
@@ -68,7 +68,7 @@ MODULES = sorted(
 
 
 def avoided(text: str) -> list[str]:
-    """Every place in the text that the list above forbids."""
+    """List each phrase of the text that AVOID has."""
     flat = re.sub(r"\s+", " ", text)
     return [
         f"{match.group()!r} -> {instead}"

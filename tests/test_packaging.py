@@ -25,9 +25,9 @@ ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.e2e
 # In the repository a link to recipes/; in an sdist and a wheel a folder with the same files.
 LINK = "verl_mas/config/hydra/recipe"
-# What the repository has and an sdist has not: jobs of the code host (they run .ci/run), the link.
+# Files that only the repository has: jobs of the code host (they run .ci/run), and the link.
 LEFT_OUT = (".github/", LINK)
-# What an sdist has and the repository has not.
+# Files that only an sdist has.
 GENERATED = ("PKG-INFO", f"{LINK}/")
 
 
@@ -99,7 +99,7 @@ def test_verl_finds_the_installed_plugin(user_python, tmp_path):
 
 
 def test_a_recipe_of_each_folder_composes_from_any_folder(user_python, tmp_path):
-    """By the command in the file's first lines. That the wheel has every file is asserted above."""
+    """Compose the command in the recipe's first lines. Another test asserts that the wheel has every file."""
     files = {file.parent.name: file for file in sorted(ROOT.glob("recipes/*/*.yaml")) if runs(file)}
     commands = {folder: runs(file) for folder, file in files.items()}
     program = (
@@ -112,7 +112,7 @@ def test_a_recipe_of_each_folder_composes_from_any_folder(user_python, tmp_path)
 
 
 def runs(recipe: Path) -> list[str]:
-    """The arguments of a recipe's own command; of a part of recipes, none."""
+    """Return the arguments of a recipe's own command. A shared part of recipes has no command."""
     command = re.search(r"^# python -m verl.trainer.main_ppo (.*)$", recipe.read_text(), re.MULTILINE)
     return command[1].split() if command else []
 

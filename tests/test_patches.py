@@ -42,7 +42,7 @@ def changed(name: str) -> list[str]:
 
 
 def apply(name: str, folder: Path, *files: str) -> None:
-    """The files of the installed verl that a patch changes, changed, in a folder."""
+    """Copy the files of the installed verl that a patch changes into a folder, and apply the patch."""
     for file in files or changed(name):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(SITE_PACKAGES / file, folder / file)

@@ -24,7 +24,7 @@ LOADS_TORCH = {f"verl_mas.advantage.{module}" for module in ("estimator", "kerne
 
 
 def typed(package) -> dict[str, list[str]]:
-    """What editors and type checkers see: module -> names, of the imports under TYPE_CHECKING."""
+    """Map modules to names by the imports under TYPE_CHECKING, which editors and type checkers see."""
     (block,) = [node for node in ast.parse(inspect.getsource(package)).body if isinstance(node, ast.If)]
     found = defaultdict(list)
     for node in block.body:
@@ -59,7 +59,7 @@ def test_every_stable_name_is_imported_lazily_and_under_its_own_name():
 
 
 def loaded(program: str) -> set[str]:
-    """What a fresh Python has loaded after the program: our modules, and the packages of others."""
+    """Return what a new Python has loaded after the program: modules of verl-mas, and other packages."""
     program += "\nimport sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     modules = done.stdout.split()

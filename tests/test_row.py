@@ -59,7 +59,7 @@ def test_every_name_of_an_act_is_a_tag_a_part_of_the_record_and_a_column(tags):
         assert stored[name] == record[name] == getattr(reply.act, name) == columns.codes(name).names[0]
 
 
-# Words that are also something else where they stand.
+# Words that have another meaning in these modules.
 OTHER_MEANINGS = {
     "trainer/timeline.py": {"policy"},  # an argument of a trace event
     "rollout/truncation.py": {"role"},  # a message's

@@ -49,7 +49,7 @@ def without_gym(tmp_path_factory) -> Path:
     project, groups = GROUPS.subn("", (ROOT / "pyproject.toml").read_text())
     assert groups >= 4 and "verl_mas.gym" not in project
     (folder / "pyproject.toml").write_text(project)
-    # As installed; found before the metadata of this environment, which has the gym's entry points.
+    # Metadata of the copy. It comes first on the path, before this environment's metadata with the gym's entry points.
     installed = folder / "verl_mas-0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.4\nName: verl-mas\nVersion: 0\n")

@@ -11,14 +11,14 @@ from verl_contract.sources import Definition, find, takes
 
 from verl_mas.util import read_yaml
 
-# Class or module -> name -> what is passed to it; None: it is only read.
+# Class or module -> name -> arguments that are passed to it; None: it is only read.
 Names = Mapping[str, Mapping[str, Sequence[str] | None]]
 
 
 @dataclass(frozen=True)
 class Used:
     used: Names
-    needs: Mapping[str, Names]  # Feature -> what it uses beyond what every run does
+    needs: Mapping[str, Names]  # Feature -> names that it uses in addition to those of every run
 
 
 @cache
@@ -28,7 +28,7 @@ def names() -> Mapping[str, Used]:
 
 
 def missing(names: Names) -> Iterator[str]:
-    """What the installed engine does not have, or does not take as we pass it."""
+    """Yield names that the installed engine lacks, and arguments that it does not take."""
     for owner, members in names.items():
         for name, passed in members.items():
             path = f"{owner}.{name}" if ":" in owner else f"{owner}:{name}"
@@ -39,7 +39,7 @@ def missing(names: Names) -> Iterator[str]:
 
 
 def _refused(found: Definition, passed: Sequence[str]) -> str:
-    """Why a function or a class does not take these names; empty if it does."""
+    """Say why a function or a class does not take these arguments; empty if it takes them."""
     known = takes(found)
     if unknown := [name for name in passed if name not in known]:
         return f"does not take {', '.join(unknown)}"

@@ -58,7 +58,7 @@ NOT_CONSTRUCTED = set(
 )
 SENTENCE = re.compile(r"(?<=\.) (?=[A-Z`])")
 MANY = 4  # Parameters of a class, above which they are listed without types.
-# Their methods are for the code of the package.
+# Classes whose methods are for the package, so that the page has only their names.
 NAMES_ALONE = set("Session RunningScores McpServers RetrieverClient Passage AdvantageInput ToolLimits".split())
 # Types of arguments that only the team of a session has.
 PASSED_BY_TEAMS = re.compile(r"'(Ask|Line|Member)\b")
@@ -146,7 +146,7 @@ def line(name: str, member: object) -> str | None:
 
 
 def signature(name: str, value: object, *, types: bool = True) -> str:
-    """As in the source: annotations without the quotes that postponed evaluation gives them."""
+    """Write a signature as in the source: without the quotes of postponed annotations."""
     try:
         found = inspect.signature(value)
     except ValueError:
@@ -163,7 +163,7 @@ def signature(name: str, value: object, *, types: bool = True) -> str:
 
 
 def parameters(value: object, found: inspect.Signature) -> Iterator[inspect.Parameter]:
-    """With the keywords that `**settings: Unpack[...]` stands for, in its place."""
+    """Yield the parameters, with the keywords of `**settings: Unpack[...]` in its place."""
     for parameter in found.parameters.values():
         unpacked = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
         if unpacked is None:
@@ -177,7 +177,7 @@ def parameters(value: object, found: inspect.Signature) -> Iterator[inspect.Para
 
 
 def briefly(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Without a type that the default shows."""
+    """Remove a type that the default shows."""
     annotation, default = str(parameter.annotation), parameter.default
     if default is None:
         annotation = annotation.removesuffix(" | None")
@@ -188,7 +188,7 @@ def briefly(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def named(default: object) -> object:
-    """The name of a function: its repr has an address."""
+    """Return the name of a function in place of its repr, which has an address."""
     return Source(default.__name__.lstrip("_")) if inspect.isfunction(default) else default
 
 
@@ -207,5 +207,5 @@ class Source:
 
 
 def doc(value: object) -> str:
-    """The docstring, as the text of a page."""
+    """Return the docstring as text of a page."""
     return plain(inspect.getdoc(value) or "") + "\n"

@@ -1,4 +1,4 @@
-"""The badges of README.md: what pyproject.toml says, so that none of them can be wrong."""
+"""The badges of README.md, drawn from pyproject.toml, so that they are always right."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-LETTER, MARGIN = 6.6, 7  # Pixels of a letter, and beside a text
+LETTER, MARGIN = 6.6, 7  # Widths in pixels of a letter, and of the margin of a text
 
 
 def badge(label: str, value: str) -> str:

@@ -38,12 +38,12 @@ Row = tuple[str, str]
 SHARED_BY = 3
 # The subcommand that the page describes whole: the others have a line each.
 ROWS = "data rows"
-# The page's head says it for all commands; their help has to.
+# A sentence of the commands' help that the page has once, in its head.
 SAID_ONCE = "ARGUMENTS are those of `python -m verl.trainer.main_ppo`."
 
 
 def page(root: Path) -> str:
-    """What several commands take comes once, in front of them."""
+    """Write the page. Arguments of several commands come once, before the commands."""
     found = {command: parser for command, parser in parsers() if shipped(parser)}
     users = Counter(row for parser in found.values() for row in options(parser))
     shared = [row for row, commands in users.items() if commands >= SHARED_BY and row[0].startswith("--")]
@@ -106,7 +106,7 @@ def written(action: argparse.Action) -> str:
 
 
 def description(text: str) -> str:
-    """Its paragraphs; those with columns or an indentation as they are written."""
+    """Write the paragraphs of a description. Indented paragraphs and columns stay as they are."""
     parts = re.split(r"\n\s*\n", text.replace(SAID_ONCE, "").strip("\n"))
     return "\n\n".join(
         f"```text\n{textwrap.dedent(part)}\n```" if "  " in part else plain(" ".join(part.split())) for part in parts

@@ -42,7 +42,7 @@ def first_sentence(file: Path) -> str:
 
 
 def order(root: Path) -> list[str]:
-    """Packages and modules, each after those that it may import."""
+    """Return packages and modules in the order in which they may import each other."""
     tree = ast.parse((root / "tests/test_structure.py").read_text())
     values = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
     return [name for layer in ast.literal_eval(values["ORDER"]) for name in layer]
@@ -63,7 +63,7 @@ def guards(root: Path) -> str:
 
 
 def registries(root: Path) -> dict[str, dict[str, str]]:
-    """Folder and entry point group of every registry, by its noun."""
+    """Return folder and entry point group of every registry, by its noun."""
     found = {}
     for file in sorted(root.glob("verl_mas/**/*.py")):
         for node in ast.walk(ast.parse(file.read_text())):

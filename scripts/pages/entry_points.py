@@ -1,4 +1,4 @@
-"""The package's metadata, by which teams, data sets and demos are found: a page without them would look complete."""
+"""Check the installed metadata: without its entry points a page would lack teams, data sets and demos."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def stale(root: Path) -> str | None:
-    """What is wrong if the metadata lacks an entry point of pyproject.toml, and the fix."""
+    """Return an error with its fix if the metadata lacks an entry point of pyproject.toml."""
     written = re.findall(r'^([\w-]+) = "(verl_mas[\w.:]+)"$', (root / "pyproject.toml").read_text(), re.MULTILINE)
     missing = set(written) - {(point.name, point.value) for point in distribution("verl-mas").entry_points}
     if not missing:

@@ -156,7 +156,7 @@ def outline(x: float, y: float, width: float, height: float) -> str:
 
 
 def groups() -> Iterator[str]:
-    """What a row is compared with, by three estimators."""
+    """Draw the groups in which three estimators compare rows."""
     yield text(14, 34, "agent_grpo", "title") + text(14, 54, "an agent's acts in all sessions of a task", "small")
     yield from sessions(0)
     yield outline(170, 76, 30, 170)

@@ -45,7 +45,7 @@ of each recipe that a paper's numbers belong to; [how to repeat them](../docs/co
 
 
 def table(*columns: str) -> re.Pattern[str]:
-    """Finds the rows of the tables with these columns."""
+    """Yield the rows of tables with these columns."""
     return re.compile(rf"^\| {re.escape(' | '.join(columns))} \|\n\|[-|]+\|\n((?:\|.*\n)+)", re.MULTILINE)
 
 
@@ -61,7 +61,7 @@ def page(root: Path) -> str:
 
 
 def rows(pages: list[Path], table: re.Pattern[str], folder: Path) -> Iterator[str]:
-    """The rows of that table in each page, with a link to the page in front."""
+    """Yield the rows of that table in each page, with a link to the page in the first cell."""
     for page in pages:
         text = page.read_text()
         name = page.parent.relative_to(folder).as_posix()
@@ -76,7 +76,7 @@ def short(text: str) -> str:
 
 
 def from_here(row: str, name: str) -> str:
-    """Relative links of a page one folder below."""
+    """Correct relative links of a page in a subfolder."""
 
     def target(match: re.Match[str]) -> str:
         path = match[1]

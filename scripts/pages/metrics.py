@@ -46,7 +46,7 @@ def page(root: Path) -> str:
 
 
 def of_section(metrics: Sequence[Metric]) -> str:
-    """A row per metric; families that repeat others, with `val-`, are named below."""
+    """Write a row per metric. Families that repeat others with `val-` are listed below the table."""
     known = {metric.pattern for metric in METRICS}
     as_above = [metric for metric in metrics if metric.pattern.removeprefix("val-") in known - {metric.pattern}]
     rows = [(code(metric.pattern), measured(metric)) for metric in metrics if metric not in as_above]
@@ -57,7 +57,7 @@ def of_section(metrics: Sequence[Metric]) -> str:
 
 
 def measured(metric: Metric) -> str:
-    """The meaning, with the unit where it does not say that."""
+    """Return the meaning, with the unit if the meaning does not name it."""
     return metric.meaning if not metric.unit or metric.unit in metric.meaning else f"{metric.meaning} ({metric.unit})"
 
 

@@ -27,7 +27,7 @@ def weights(replica: int, turn: int, device: str) -> Iterator[tuple[str, torch.T
 
 
 def handle(job: str, replica: int) -> str:
-    """As verl's vLLM engine and its trainer name it."""
+    """Return the address of the socket as verl's vLLM engine and its trainer name it."""
     return f"ipc:///tmp/rl-colocate-zmq-{job}-replica-{replica}-rank-0.sock"
 
 
@@ -82,7 +82,7 @@ def main() -> int:
         for sentinel in connection.wait([*waiting]):
             waiting.pop(sentinel).join()
     for process in ends:
-        process.terminate()  # the other end of one that failed would wait
+        process.terminate()  # the peer of a failed process would wait
         process.join()
     failed = [process.exitcode for process in ends if process.exitcode]
     if not failed:

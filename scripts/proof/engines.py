@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from proof.stage import Proof
 
-# How an engine gives its memory back, and what must be installed for it.
+# Ways in which an engine releases its memory -> packages that they need.
 KINDS = {"vllm": "vllm", "sglang": "torch_memory_saver", "embedded": "torch"}
 SERVING = ("together", "phases")
 MOST_SHARE = 0.92

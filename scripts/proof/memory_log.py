@@ -73,7 +73,7 @@ def held_while_waiting(samples: list[Sample]) -> dict[int, tuple[int, int]]:
 
 
 def engines(samples: list[Sample]) -> dict[int, int]:
-    """Per engine: the most that it held."""
+    """Return the peak memory of each engine."""
     peak: dict[int, int] = {}
     for sample in samples:
         if ENGINE in sample.title:

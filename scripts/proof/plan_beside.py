@@ -1,4 +1,4 @@
-"""Compare what a run took on its card with what `verl-mas plan` says of it."""
+"""Compare the memory that a run took on its card with the prediction of `verl-mas plan`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def compare(
     proof: Proof, taken: Mapping[str, int], arguments: list[str], steps: Mapping[int, Mapping[str, float]]
 ) -> None:
     """`taken`: bytes of the card by phase. The plan is of rows as long as those of the run were."""
-    # In a process of its own: this one would keep a context on the card.
+    # Ask in a process of its own, as torch would keep a context on the card in this process.
     (ended,) = proof.run(Program("card", [sys.executable, "-c", CARD]))
     size = ended.output.splitlines()[-1].rsplit(maxsplit=1)[-1]
     assumed = [
@@ -38,12 +38,12 @@ def compare(
 
 def estimates(output: str) -> dict[str, float]:
     """Phase -> the most GiB that the plan expects, with usual rows."""
-    # What the command logs may be before or after it.
+    # The command may log lines before and after the JSON.
     plan, _ = json.JSONDecoder().raw_decode(output[f"\n{output}".index("\n{") :])
     found: dict[str, float] = {}
     for policy in plan["policies"].values():
         for phase, gib in policy["expected"].items():
-            # What one policy holds while others train is no moment of the card.
+            # A policy's memory while others train is not a phase of the card.
             if phase != "waiting":
                 found[phase] = max(found.get(phase, 0.0), gib)
     return found

@@ -17,7 +17,7 @@ from verl_mas.checks.run import examine_command
 from verl_mas.planning.hardware import parse_gpus
 
 MACHINES = parse_gpus("2x8x80")
-NOT_FOR_GPUS = ("laptop", "common", "roles")  # how their names begin
+NOT_FOR_GPUS = ("laptop", "common", "roles")  # beginnings of names of recipes
 
 
 def refusals(recipe: Path) -> list[str]:

@@ -32,8 +32,8 @@ VERSION = "from importlib.metadata import version; print(version('sglang'))"
 
 @dataclass(frozen=True)
 class TrainerPath:
-    """How a policy computes attention and log-probs, and the package that it needs. `trees`: prefixes that its rows
-    share are computed once."""
+    """A way to compute attention and log-probs, and the package that it needs. `trees`: prefixes that rows share are
+    computed once."""
 
     attention: str
     fused: bool
@@ -81,7 +81,7 @@ def installed(proof: Proof) -> None:
 
 
 def without_nvcc(proof: Proof) -> dict[str, str]:
-    """Variables that hide the compiler, and what it has compiled before."""
+    """Return variables that hide the compiler and earlier results of it."""
     empty = proof.folder / "no-nvcc"
     empty.mkdir(exist_ok=True)
     folders = os.environ.get("PATH", "").split(os.pathsep)
@@ -204,7 +204,7 @@ def _without_rollout(run: Run) -> float:
 
 
 def hydra(value: Nested | str | bool) -> str:
-    """As Hydra's command line takes it."""
+    """Write a value for Hydra's command line."""
     if isinstance(value, dict):
         return f"{{{','.join(f'{key}:{hydra(each)}' for key, each in value.items())}}}"
     return str(value)

@@ -56,7 +56,7 @@ class Ended:
 
 
 class Proof:
-    """Given to each stage: where it works, how it runs programs, where its results go."""
+    """The context of a stage: its folder, its way to run programs, and its results."""
 
     def __init__(
         self,
@@ -89,13 +89,13 @@ class Proof:
         self.lines.flush()
 
     def check(self, what: str, holds: bool, value: object = None) -> None:
-        """A fact that the stage proves, with what was measured."""
+        """Record a fact that the stage proves, with measured values."""
         self.passed += holds
         self.failed += not holds
         self.write("check", what=what, passed=bool(holds), value=value)
 
     def unless(self, reason: str | None, what: str) -> bool:
-        """Whether a check can be made; if not, records why."""
+        """Whether a check can be made. If not, record the reason."""
         if reason:
             self.write("check", what=what, passed=None, skipped=reason)
         return not reason
@@ -131,13 +131,13 @@ class Proof:
         return ended
 
     def start(self, program: Program, out: TextIO) -> subprocess.Popen[bytes]:
-        """In a process group of its own, which `end` ends."""
+        """Start a program in a process group of its own, which `end` ends."""
         env = {**os.environ, "HF_HUB_OFFLINE": "1", **({"VERL_PLATFORM": "cpu"} if self.cpu else {}), **program.env}
         return subprocess.Popen(program.command, env=env, stdout=out, stderr=out, start_new_session=True)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """The process and what it started."""
+    """End the process and all processes that it started."""
     for sent, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
         try:
             os.killpg(process.pid, sent)

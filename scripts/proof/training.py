@@ -35,7 +35,7 @@ class Run:
     steps: dict[int, dict[str, float]]
 
     def values(self, ending: str) -> list[float]:
-        """A metric in every step and of every policy."""
+        """Return the values of a metric: of every step and every policy."""
         return [value for step in self.steps.values() for key, value in step.items() if key.endswith(ending)]
 
     def checkpoint(self, step: int) -> Path:
@@ -185,7 +185,7 @@ def is_stale(proof: Proof, run: Run) -> None:
 
 @contextmanager
 def memory(proof: Proof) -> Iterator[list[memory_log.Sample]]:
-    """Filled at the end with what the processes of the stage held."""
+    """A context whose value gets the memory of the stage's processes at the end."""
     folder = memory_folder(proof)
     found: list[memory_log.Sample] = []
     shutil.rmtree(folder)

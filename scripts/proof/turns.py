@@ -23,7 +23,7 @@ TURN = "turn"
 
 
 def take_turns(module: ModuleType) -> None:
-    """Patch verl's trainer, of which a team's trainer is a subclass."""
+    """Patch verl's trainer, the base class of a team's trainer."""
     trainer, folder = module.PPOTrainer, Path(os.environ[FOLDER])
     begin, end = trainer.on_step_begin, trainer._consume_sync_metrics  # noqa: SLF001  verl's last call of a step
     lock = (folder / "lock").open("w")

@@ -52,7 +52,7 @@ HERE = Path(__file__).parent
 SETTINGS: Json = yaml.safe_load((HERE / "programs.yaml").read_text())
 LENGTHS = {"prompt_length": 200_000, "response_length": 200_000}
 TIMEOUT_S = 300
-# As Qwen's: schemas of tools in the system prompt, and their results in messages of the user.
+# A template like Qwen's: schemas of tools in the system prompt, and results of tools in messages of the user.
 TEMPLATE = (
     "{% for tool in tools or [] %}{{ tool | tojson }}\n{% endfor %}"
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
@@ -106,7 +106,7 @@ class Program:
             (folder / self.run[0]).write_text(self.start)
 
     async def play(self, runs: str) -> tuple[Session, list[Exchange]]:
-        """Its session, in the current folder, and what it sent."""
+        """Play the program in the current folder. Return its session and its requests."""
         # Fork servers of programs are told apart by their files.
         command = [runs, *(os.path.abspath(word) if os.path.isfile(word) else word for word in self.run)]
         clients = {name: scripted_policy(TOKENIZER, Script(each), **LENGTHS)[0] for name, each in self.replies.items()}
@@ -151,7 +151,7 @@ class Exchange:
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Exchange]]:
-    """The acts that programs ask for meanwhile, as bytes of HTTP."""
+    """Record the requests of programs meanwhile, as bytes of HTTP."""
     exchanges: list[Exchange] = []
     inner = GatewayServer.__call__
 
@@ -214,7 +214,7 @@ def _chat(message: Message) -> Json:
 
 
 def _schema(tool: Json) -> Json:
-    """A tool of any dialect, as chat has it."""
+    """Write a tool of any dialect in the form of chat completions."""
     if "function" in tool:
         return tool
     described = {"description": tool["description"]} if tool.get("description") is not None else {}
@@ -275,7 +275,7 @@ def repository(source: str, sources: Path | None, work: Path) -> Path:
 
 
 def interpreter(name: str, work: Path) -> str:
-    """That of an environment, which is made if it is not there."""
+    """Return the Python of an environment, which is created if it does not exist."""
     about, folder = SETTINGS["environments"][name], work / "environments" / name
     if "npm" in about:
         if not folder.exists():
@@ -291,7 +291,7 @@ def interpreter(name: str, work: Path) -> str:
 
 
 def outcome(program: Program, sources: Path | None, work: Path) -> str:
-    """Why it fails; empty if it passes."""
+    """Play a program and say why it fails; empty if it passes."""
     folder = work / "programs" / program.name
     try:
         program.prepare(repository(program.source, sources, work), folder)

@@ -19,12 +19,12 @@ from verl_contract.sources import file_of, find, parameters, tree_of
 from verl_mas.util import read_yaml
 from verl_mas.verl_ import VERSION
 
-__all__ = ["VERSION"]  # With which the tables agree.
+__all__ = ["VERSION"]  # The version that the tables describe.
 _HERE = Path(__file__).parent
 _TABLES = read_yaml(_HERE / "contract.yaml")
 # Class of verl -> method that a class of ours overrides -> its parameters. Made by `scripts/lock_overrides.py`.
 OVERRIDDEN: dict[str, dict[str, str]] = json.loads((_HERE / "overridden.json").read_text(encoding="utf-8"))
-# What each one means is written beside it in the file.
+# The file explains each entry.
 USED: dict[str, dict[str, str | None]] = _TABLES["used"]
 MIXED_INTO: dict[str, str] = _TABLES["mixed_into"]
 TEXTS: dict[str, dict[str, int]] = _TABLES["texts"]
@@ -78,7 +78,7 @@ def _restated() -> Iterator[Deviation]:
 
 
 def digest_of(path: str) -> str:
-    """The digest of the source of a function; empty if there is none."""
+    """Return the digest of a function's source; empty if the source is missing."""
     found = find(path)
     file = file_of(found.module) if found else None
     source = ast.get_source_segment(file.read_text(), found.node) if found and file else None

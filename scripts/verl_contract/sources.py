@@ -130,7 +130,7 @@ def tree_of(module: str) -> ast.Module | None:
 
 
 def source_of(module: str) -> str:
-    """Empty if there is no such module."""
+    """Return the source of a module; empty if there is no such module."""
     path = file_of(module)
     return path.read_text() if path else ""
 
@@ -160,7 +160,7 @@ def parameters(node: ast.AST) -> str | None:
 
 
 def is_dataclass(found: Definition) -> bool:
-    """Whether a class, or one that it inherits from, is decorated as one."""
+    """Whether a class or one of its base classes is decorated as a dataclass."""
     decorators = [each for line in ancestors(found) for each in getattr(line.node, "decorator_list", [])]
     return any("dataclass" in ast.unparse(each) for each in decorators)
 

@@ -1,4 +1,4 @@
-"""The generated pages are what `python scripts/generate_pages.py` writes; the others list what there is."""
+"""Generated pages equal the output of `python scripts/generate_pages.py`, and lists in other pages are complete."""
 
 import re
 from pathlib import Path
@@ -41,6 +41,6 @@ def test_the_table_of_estimators_has_all_of_them_once():
     page = (ROOT / "docs/advantages.md").read_text()
     (section,) = re.findall(r"^## Estimators\n(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL)
     cells = re.findall(r"^\|([^|]*)\|", section, re.MULTILINE)
-    # Pages and benchmarks register further ones.
+    # Pages and benchmarks register estimators of their own.
     shipped = [name for name in ESTIMATORS if ESTIMATORS[name].function.__module__.startswith("verl_mas.")]
     assert sorted(name for cell in cells for name in re.findall(r"`([^`]+)`", cell)) == sorted(shipped)

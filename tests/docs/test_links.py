@@ -22,7 +22,7 @@ FILES = {path.name for folder in (".ci", *FOLDERS) for path in (ROOT / folder).r
 FILES |= {path.name for path in ROOT.iterdir()}
 DOTTED = re.compile(r"(?<![\w/.-])verl_mas(?:\.[A-Za-z_]\w*)+")
 GROUPS = {name for path in ROOT.glob("verl_mas/**/*.py") for name in re.findall(r'"(verl_mas\.\w+)"', path.read_text())}
-# A user's own files, those of other projects, and what runs write.
+# Files of users and of other projects, and files that runs write.
 USERS = r"VERL/|examples/|marti/|my_|pkg://|runs/|teams/|trajectories/|view_data/|(prepare|treasure|test_treasure|ask|gsm8k)\.py|treasure_team"
 
 
@@ -38,13 +38,14 @@ def broken_links(page: Path) -> Iterator[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """GitHub's names of the headings."""
+    """Return the anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", CODE.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def missing_names(page: Path) -> Iterator[str]:
-    """Files, make targets, subcommands, modules and what is in them, in the code of a page that do not exist."""
+    """Yield the files, make targets, subcommands, modules and names that a page's code mentions and that do not
+    exist."""
     text = page.read_text()
     code = [*re.findall(r"`([^`\n]+)`", CODE.sub("", text)), *CODE.findall(text)]
     for snippet in code:
@@ -60,7 +61,7 @@ def missing_names(page: Path) -> Iterator[str]:
 
 
 def known(name: str) -> bool:
-    """A module, what is in one, or a group of entry points."""
+    """Whether a dotted name is a module, a name in a module, or a group of entry points."""
     try:
         pkgutil.resolve_name(name)
     except (ImportError, AttributeError):
@@ -76,13 +77,14 @@ def paths(snippet: str) -> list[str]:
 
 
 def exists(word: str, page: Path) -> bool:
-    """Relative to the repository, to the package or to the page; a bare name may be in any folder."""
+    """Whether a path exists in the repository, the package or the page's folder. A bare file name may be in any
+    folder."""
     return word in FILES or any((folder / word).exists() for folder in (ROOT, ROOT / "verl_mas", page.parent))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_relative_link_resolves_and_a_page_names_only_files_and_commands_that_exist(page):
-    # The changelog also names what is gone.
+    # The changelog also names files that were deleted.
     missing = missing_names(page) if page.name != "CHANGELOG.md" else ()
     assert [*broken_links(page), *missing] == []
 
@@ -95,6 +97,12 @@ def test_every_page_is_reached_from_the_index():
         targets = {(page.parent / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)", page.read_text())}
         waiting += (targets & set(PAGES)) - reached
     assert set(PAGES) - reached == set()
+
+
+def test_the_page_of_the_benchmarks_has_a_line_for_each_script():
+    folder = ROOT / "benchmarks"
+    scripts = {path.relative_to(folder).parts[0] for path in folder.rglob("*.py")} - {"tests"}
+    assert sorted(re.findall(r"^\| `([\w.]+)` \|", (folder / "README.md").read_text(), re.M)) == sorted(scripts)
 
 
 def test_a_broken_link_and_a_wrong_name_are_found(tmp_path):

@@ -17,7 +17,7 @@ LIST_IN_PARAGRAPH = re.compile(r"^(?![-*|#>]|\d+\. |    )\S.*\n(?:[-*] |\d+\. )"
 
 
 class Settings(yaml.SafeLoader):
-    """mkdocs.yml names a Python function, which is of no interest here."""
+    """A loader for mkdocs.yml that skips its tag of a Python function."""
 
 
 Settings.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: None)

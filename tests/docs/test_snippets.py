@@ -27,13 +27,13 @@ from verl_mas.workflow.session import SessionResult
 NO_SNIPPETS = ROOT / "docs/api.md"  # Its blocks are signatures
 DOCS = [page for page in sorted((ROOT / "docs").glob("*.md")) if page != NO_SNIPPETS]
 PAGES = [ROOT / "README.md", *DOCS, *sorted((ROOT / "recipes").glob("**/README.md"))]
-# What a user may write in place of a command's last `...`.
+# Arguments that replace the `...` at the end of a command.
 OF_POLICY = ["actor.ppo_mini_batch_size=8", "actor.use_dynamic_bsz=true", "rollout.n=4", "rollout.name=vllm"]
 REST = ["data.train_batch_size=8", *(f"actor_rollout_ref.{item}" for item in (*OF_POLICY, "model.path=hub/tiny"))]
 MAIN = ["python", "-m", "verl.trainer.main_ppo"]
 
 BLOCKS = [block for page in PAGES for block in (*fenced(page), *indented(page))]
-# Those of the tutorial need the files of the steps before them: test_tutorial.py runs them.
+# test_tutorial.py runs the blocks of the tutorial, which need the files of earlier blocks.
 PYTHON = [block for block in BLOCKS if block.language == "python" and block.page.name != "tutorial.md"]
 
 COMMANDS = [words for block in BLOCKS if block.language == "bash" for words in commands(block)]
@@ -49,7 +49,7 @@ ALONE = [["+mas=solver_verifier", *words] for words in COMMANDS if all("=" in wo
 
 
 def each(commands: list[list[str]]):
-    """Every command once, named by its text."""
+    """Make a test case of each different command, named by its text."""
     return [pytest.param(shlex.split(text), id=text) for text in dict.fromkeys(map(shlex.join, commands))]
 
 

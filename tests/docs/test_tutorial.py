@@ -20,7 +20,7 @@ from page_blocks import ROOT, Block, commands, fenced
 from ray_start import free_port
 
 PAGE = ROOT / "docs/tutorial.md"
-# What takes long, and shorter.
+# Settings that take long, and their shorter replacements.
 SHORTER = {"steps=400": "steps=20", "total_training_steps: 20": "total_training_steps: 2"}
 SHORTER |= {"test_freq: 5": "test_freq: 2", "save_freq: 10": "save_freq: 2"}
 SERVES_WITHIN_S = 120
@@ -59,7 +59,7 @@ class Walk:
         return {"cwd": self.folder, "env": os.environ | {"PYTHONPATH": str(ROOT)}}
 
     def ask(self, url: str, data: str) -> None:
-        """The request of `curl`, as soon as the server answers."""
+        """Send the request of `curl`, again and again until the server answers."""
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(url.replace("8000", self.port), data.encode(), headers)
         deadline = time.monotonic() + SERVES_WITHIN_S

@@ -41,7 +41,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "solver": {"lr": 3e-3, "lr_warmup_steps": 2, "clip_grad": 1.0, "weight_decay": 0.1},
 }
 RANKS, ALPHAS = {"layers": 4, "solver": 2}, {"layers": 8.0, "solver": 6.0}
-# Of the variant untied: solver is on modules that layers is not on, and layers on some that solver is not on.
+# For the variant `untied`: each of the two adapters is on modules that the other adapter is not on.
 TARGETS: dict[str, Targets] = {"layers": "all-linear", "solver": ["q_proj", "down_proj"]}
 EXCLUDED: dict[str, Targets] = {"layers": ["down_proj", "o_proj"], "solver": None}
 VARIANTS = {
@@ -53,26 +53,27 @@ BFLOAT16 = (f"{ACTOR}.fsdp_config.model_dtype=bf16", f"{ACTOR}.fsdp_config.mixed
 
 @dataclass
 class Found:
-    """What the first worker saw. States are by policy: its weights by PEFT's names, and what its optimiser keeps."""
+    """Results of the first worker. The state of a policy has its weights by PEFT's names, and its optimiser's
+    tensors."""
 
     together: dict[str, State] = field(default_factory=dict)
     alone: dict[str, State] = field(default_factory=dict)
     resumed: dict[str, State] = field(default_factory=dict)
     disturbed: list[str] = field(default_factory=list)  # what changed while another policy was updated
     metrics: dict[str, list[dict[str, list[float]]]] = field(default_factory=dict)
-    # Whose optimiser has a parameter, for all parameters that are trainable.
+    # Each trainable parameter -> the policies whose optimisers have it.
     trainable: dict[str, list[str]] = field(default_factory=dict)
-    # Log-probs of the same rows: of the bare base, before and after all training, and of an adapter after it.
+    # Log-probs of the same rows: by the bare base before and after all training, then by an adapter.
     reference: list[torch.Tensor] = field(default_factory=list)
     sent: dict[str, torch.Tensor] = field(default_factory=dict)
     warm: State = field(default_factory=dict)  # of solver, with `path`
-    # From the random state of a worker: once it is saved, and once it is loaded.
+    # Random numbers of a worker after a checkpoint was saved, and after it was loaded.
     drawn: list[torch.Tensor] = field(default_factory=list)
 
 
 @dataclass
 class Bfloat16:
-    """An engine with a base in bfloat16, whose very first forward was one of the reference."""
+    """Results of an engine with a base in bfloat16 whose first forward pass was one of the reference."""
 
     types: dict[str, set[torch.dtype]]
     before: State
@@ -128,7 +129,7 @@ def worker_of_base(view: DictConfig, adapters: Mapping[str, Adapter]) -> Adapter
 
 
 def worker_alone(view: DictConfig, one: Adapter, start: Path) -> Any:
-    """verl's own, with one adapter that starts from a folder."""
+    """Start verl's own worker with one adapter, loaded from a folder."""
     from verl.workers.engine_workers import ActorRolloutRefWorker
 
     own = copy.deepcopy(view.actor_rollout_ref)
@@ -142,7 +143,7 @@ def worker_alone(view: DictConfig, one: Adapter, start: Path) -> Any:
 
 
 def rows(policy: str, step: int) -> TensorDict:
-    """This worker's part."""
+    """Make this worker's share of a step's rows."""
     world, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     part = ROWS // world
     return batch([_row(f"{policy}/{step}/{number}") for number in range(rank * part, (rank + 1) * part)])
@@ -174,7 +175,7 @@ def update(worker: Any, data: TensorDict, **info: object) -> dict[str, list[floa
 
 
 def weights(engine: Any) -> dict[str, torch.Tensor]:
-    """Of verl's own adapter."""
+    """Return the weights of verl's own adapter."""
     from verl_mas.trainer.adapters.engine import whole
 
     named = engine.module.named_parameters()
@@ -183,7 +184,7 @@ def weights(engine: Any) -> dict[str, torch.Tensor]:
 
 
 def state(engine: Any) -> Iterator[tuple[str, str, object]]:
-    """All that training could change, this worker's part: (policy or "base", name, value)."""
+    """Yield this worker's share of everything that training could change: (policy or "base", name, value)."""
     owned = set()
     for policy, training in engine.training.items():
         for key, parameter in engine.parameters[policy].items():
@@ -206,7 +207,7 @@ def same(one: object, other: object) -> bool:
 
 
 def train(worker: AdapterWorker, steps: range, found: Found | None = None) -> None:
-    """Each step updates one policy after the other; the first one scores the rows of all with the reference before."""
+    """In each step, update one policy after the other. Before the first step, score all rows with the reference."""
     engine = worker.actor.engine
     for step in steps:
         for policy in worker.adapters if step == 0 else ():
@@ -275,7 +276,7 @@ def observe(folder: Path, view: DictConfig) -> Found:
     for move in (resumed.save_checkpoint, resumed.load_checkpoint):
         move(str(folder / "base"))
         found.drawn.append(torch.rand(3))
-    # What one worker has saved: two read it and save it again.
+    # Two workers load the adapters that one worker saved, and save them again.
     for policy in adapters:
         resumed.load_adapter(policy, str(folder.parent.parent / "1" / folder.name / "after_2" / policy))
         resumed.save_adapter(policy, str(folder / "copied" / policy))
@@ -283,7 +284,7 @@ def observe(folder: Path, view: DictConfig) -> Found:
         resumed.load_adapter(policy, str(folder / "after_2" / policy))
     train(resumed, range(2, STEPS))
     found.resumed = {policy: whole_state(resumed, policy) for policy in adapters}
-    # A step in which only one of them has rows.
+    # A step in which only one policy has rows.
     for moment in ("before", "after"):
         for policy in adapters:
             resumed.save_adapter(policy, str(folder / moment / policy))
@@ -294,12 +295,12 @@ def observe(folder: Path, view: DictConfig) -> Found:
 
 
 def observe_bfloat16(view: DictConfig) -> Bfloat16:
-    """With one adapter only."""
+    """Train one adapter on a base in bfloat16."""
     solver = {"solver": table(view)["solver"]}
     worker = worker_of_base(view, solver)
     before = whole_state(worker, "solver")
     log_probs(worker, rows("solver", 0))
-    # At first its rate is 0.
+    # The learning rate of the first step is 0.
     metrics = [update(worker, rows("solver", step), adapter="solver") for step in range(2)]
     engine = worker.actor.engine
     types: dict[str, set[torch.dtype]] = {}
@@ -310,7 +311,7 @@ def observe_bfloat16(view: DictConfig) -> Bfloat16:
 
 
 def refused(folder: Path, view: DictConfig) -> str:
-    """What the loading of an adapter of another rank answers."""
+    """Return the error of loading an adapter of another rank."""
     try:
         worker_of_base(view, table(view)).load_adapter("solver", str(folder / "start/layers"))
     except InvalidInput as error:
@@ -365,7 +366,7 @@ def _one_worker(folder: Path, variant: str, view: DictConfig, rank: int, workers
 
 
 if __name__ == "__main__":
-    # What it writes is pickled by the names that the tests know.
+    # Import this file as a module, so that its pickled classes have the names that the tests import.
     import adapter_workers
 
     adapter_workers.main(Path(sys.argv[1]), sys.argv[2])

@@ -10,7 +10,7 @@ import pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Each in an event loop of its own, or in the `LOOP` of its module."""
+    """Run a test that is a coroutine in a new event loop, or in the `LOOP` of its module."""
     test = pyfuncitem.obj
     if not inspect.iscoroutinefunction(test):
         return None

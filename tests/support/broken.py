@@ -23,19 +23,19 @@ MEMORY = 8 << 30
 few = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 many = settings(few, max_examples=2000, derandomize=False, print_blob=True)
 
-# Kind -> the name that stands for it, where {} is that of the path itself.
+# Kind of path -> the name that a command gets; {} is the path itself.
 KINDS = {
     **dict.fromkeys(("missing", "folder", "empty", "bytes", "fifo", "loop", "zero", "full", "sealed", "closed"), "{}"),
     "below": "{}/x",
     "long": "x" * 5000,
     "line\n": "a\nb",
 }
-# Of an endless file, one that never takes a byte, and a folder in which not even root makes a file.
+# Targets of links: an endless file, a full device, and a folder in which not even root can create a file.
 LINKS = {"loop": None, "zero": "/dev/zero", "full": "/dev/full", "sealed": "/sys/kernel"}
 
 
 def make(kind: str, there: Path, content: bytes = b"\x80{") -> None:
-    """What `KINDS[kind]` names, if it is to be there."""
+    """Create the file or folder of a kind of path, unless the kind stands for a missing one."""
     if kind in ("folder", "closed"):
         there.mkdir(mode=0o000 if kind == "closed" else 0o777)
     elif kind in ("empty", "bytes", "below"):
@@ -48,7 +48,7 @@ def make(kind: str, there: Path, content: bytes = b"\x80{") -> None:
 
 @contextmanager
 def limited_memory() -> Iterator[None]:
-    """A file without an end takes this process, not the machine."""
+    """Limit the memory of this process, so that reading an endless file does not take the machine down."""
     before = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, before[1]))
     try:
@@ -59,9 +59,9 @@ def limited_memory() -> Iterator[None]:
 
 @contextmanager
 def full_disk(size: int) -> Iterator[None]:
-    """Files of this process cannot become larger: a write beyond it is cut there, and the next one fails."""
+    """Limit files to `size` bytes: a write beyond the limit is cut there, and the next write fails."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # A module that is first imported meanwhile would leave a .pyc that is cut, for every later process.
+    # Write no .pyc files meanwhile: they would be cut as well, and later processes would read them.
     written, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -73,7 +73,7 @@ def full_disk(size: int) -> Iterator[None]:
 
 @contextmanager
 def wrong_clock(shifts: Sequence[float]) -> Iterator[None]:
-    """The wall clock is wrong by the next of these seconds whenever it is read; the monotonic one is right."""
+    """Shift each reading of the wall clock by the next of these seconds. The monotonic clock stays right."""
     right, wrong = time.time, cycle(shifts)
 
     class Wrong(datetime):
@@ -103,5 +103,5 @@ def machine(shifts: Sequence[float], size: int | None) -> Iterator[None]:
         yield
 
 
-# Every second one is sound, so that not all is drowned in full disks.
+# Half of the machines are sound, or full disks would hide every other error.
 MACHINES = st.just(([0.0], None)) | st.tuples(CLOCKS, st.none() | SIZES)

@@ -1,4 +1,4 @@
-"""A history in no protocol, as the clients of each protocol write it: in one spelling or another."""
+"""Write a history, which is independent of protocols, as clients of each protocol do, in varying spellings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STOP = "</code>"
 
 @dataclass(frozen=True)
 class Turn:
-    """A message in no protocol."""
+    """A message, independent of protocols."""
 
     role: str
     text: str
@@ -115,7 +115,7 @@ class Protocol:
         return {"messages": messages, "max_tokens": 100, **({"system": system} if system else {})}
 
     def reply(self, whole: Any) -> Turn:
-        """As a client reads it."""
+        """Read a reply as a client of the protocol does."""
         if self.path == "/v1/chat/completions":
             [choice] = whole["choices"]
             text = choice["message"]["content"] or ""
@@ -133,7 +133,7 @@ class Protocol:
 
 
 def spelled(arguments: str, **how: Any) -> str:
-    """Another spelling of the same arguments; what is not JSON comes back as it was written."""
+    """Write the same arguments in another spelling. Text that is not JSON is returned unchanged."""
     try:
         return json.dumps(json.loads(arguments), **how)
     except ValueError:
@@ -141,7 +141,7 @@ def spelled(arguments: str, **how: Any) -> str:
 
 
 def _object(arguments: str) -> Any:
-    """Anthropic's protocol has no place for arguments that are not an object."""
+    """Parse arguments. If they are not JSON, wrap them in an object: Anthropic's protocol requires one."""
     try:
         return json.loads(arguments)
     except ValueError:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# Texts and pictures are no code.
+# Texts and pictures are not code.
 SKIPPED = {".png", ".svg", ".gif", ".md", ".txt", ".ipynb"}
 COMMENT_MARKS = {".yaml": "#", ".yml": "#", ".toml": "#", ".js": "//"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -46,7 +46,7 @@ def of_file(path: Path) -> int:
 
 
 def tracked(part: str) -> list[Path]:
-    """The files of git below a folder, or that file."""
+    """Return the files that git tracks below a folder, or a single tracked file."""
     listed = subprocess.run(["git", "ls-files", part], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     paths = [ROOT / name for name in listed.splitlines()]
     return [path for path in paths if path.is_file() and path.suffix not in SKIPPED]

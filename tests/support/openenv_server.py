@@ -74,7 +74,7 @@ class Heard(Observation):
 
 
 class Echo(Environment):
-    """It never ends, and takes some messages as commands to go wrong."""
+    """An endless environment in which some messages are commands that cause errors."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -101,7 +101,7 @@ class Echo(Environment):
 
 
 class Tools(MCPEnvironment):
-    """Its actions are calls of a tool."""
+    """An environment whose actions are calls of a tool."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 

@@ -45,6 +45,6 @@ def indented(page: Path) -> list[Block]:
 
 
 def commands(block: Block) -> list[list[str]]:
-    """The words of each command; the last is `...` where a user adds arguments."""
+    """Split each command into words. The last word is `...` where a user adds arguments."""
     lines = [re.sub(r" \.\.\..*", " ...", line) for line in block.text.replace("\\\n", " ").splitlines()]
     return [words for line in lines if (words := shlex.split(line, comments=True))]

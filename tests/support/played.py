@@ -19,7 +19,7 @@ def task_of(row: Mapping[str, Any], **fields: Any) -> Task:
 def played(
     workflow: Workflow, task: Task, replies: Script | Mapping[str, Script], k: int = 1
 ) -> tuple[Session, list[str]]:
-    """The session, and the last message of each request. `k`: of a branch."""
+    """Play a session; return it and the last message of each request. `k`: the number of candidates of a branch."""
     llm = ScriptedLLM(replies)
     session = run(workflow, task, llm, branch=BranchSpec(k=k))
     return session, [str(request.messages[-1]["content"]) for request in llm.requests]

@@ -11,13 +11,13 @@ import tempfile
 import time
 from collections.abc import Mapping
 
-# Neither need be real: on the CPU a "GPU" is one worker process, and most of verl's actors wait.
+# More than the machine has: on the CPU a "GPU" is one worker process, and most of verl's actors only wait.
 CPUS, GPUS = 64, 4
 LONGEST_END = 60.0
 
 
 class RayCluster:
-    """A context. The cluster also ends when the process that made it is killed."""
+    """A context with a Ray cluster, which also ends if the process that made it is killed."""
 
     def __init__(self, python: str):
         """`python` starts its workers."""
@@ -36,8 +36,8 @@ class RayCluster:
         return self
 
     def joined(self, environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-        """The environment and the overrides with which a run in this environment runs here."""
-        # Workers have the cluster's environment and not the driver's.
+        """Return the environment and the overrides with which a run joins this cluster."""
+        # Workers inherit the environment of the cluster, not of the driver.
         new = {key: value for key, value in environment.items() if self._environment.get(key) != value}
         new.pop("PYTEST_CURRENT_TEST", None)
         overrides = [f"++ray_kwargs.ray_init.runtime_env.env_vars.{key}='{value}'" for key, value in new.items()]
@@ -46,7 +46,7 @@ class RayCluster:
         return {**environment, **self._own}, overrides
 
     def wait_until_empty(self) -> None:
-        """Ray needs a moment to end the actors of a killed run, and the next run would connect to its TransferQueue."""
+        """Wait until Ray has ended all actors of the last run; the next run would connect to its TransferQueue."""
         assert self._head.stdin
         print(file=self._head.stdin, flush=True)
         left = self._answer()
@@ -64,7 +64,7 @@ class RayCluster:
 
 
 def head(folder: str, python: str) -> None:
-    """Prints the address; for each line of stdin, waits for all actors to end and prints those that do not."""
+    """Print the address. For each line of stdin, wait for all actors to end, and print those that do not."""
     import ray
 
     # Ray prints, too.

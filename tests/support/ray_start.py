@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes on this machine, made as on a real one: by `ray start`, before any run."""
+"""A Ray cluster of two nodes on this machine, started by `ray start` before any run, as on real nodes."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ OPTIONS = {
     "lora_backend": "torch_native",
     "grammar_backend": "none",
     "disable_custom_all_reduce": True,
-    # They need CUDA: memory is asked for and given back, and nothing is freed.
+    # These two need CUDA. Without a memory saver, releasing and resuming memory are accepted but free nothing.
     "enable_memory_saver": False,
     "disable_overlap_schedule": True,
     # By default half of the machine's memory.
@@ -59,7 +59,7 @@ class Engines:
     """
 
     def __init__(self, step_s: float):
-        """`step_s` is added to each forward pass."""
+        """Start an engine. Each forward pass takes `step_s` seconds longer."""
         self.deaths: list[str] = []
         self._step_s = step_s
         self._options: tuple[str, dict[str, Any]] | None = None
@@ -104,7 +104,7 @@ class Engines:
         processes = [child for child in multiprocessing.active_children() if child not in before]
 
         def stop() -> None:
-            # It would take their end for a death.
+            # Stop watching the processes, or their normal end would be reported as a crash.
             watchdog.stop()
             for process in processes:
                 process.kill()

@@ -14,9 +14,9 @@ from verl_mas.config.run import Run
 
 
 def composed(arguments: str | Iterable[str]) -> DictConfig:
-    """A new copy, of the arguments of a command or of a text of them."""
+    """Return a copy of the configuration that these arguments of a command compose to."""
     arguments = tuple(arguments.split() if isinstance(arguments, str) else arguments)
-    # It also sets a variable, whenever it is composed.
+    # This platform sets an environment variable in each composition.
     if "+platform=cpu" in arguments:
         return compose(arguments)
     config = pickle.loads(_dump(arguments))
@@ -25,7 +25,7 @@ def composed(arguments: str | Iterable[str]) -> DictConfig:
 
 
 def accepted(arguments: str | Iterable[str]) -> Run:
-    """To be read alone; the checks of teams accept it."""
+    """Return a run that the checks of teams accept. It is shared, so tests must not change it."""
     return _accepted(tuple(arguments.split() if isinstance(arguments, str) else arguments))
 
 

@@ -1,4 +1,4 @@
-"""Which row each request of a session continues: the rules of the page, written a second time, slowly and in one place.
+"""Find the row that each request of a session continues: a second, slow and simple implementation of the page's rules.
 
 The gateway's own matching is compared with it.
 """
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 Json = Mapping[str, Any]
-INVALID = "not_a_json_object"  # the only argument of a call whose arguments are no object
+INVALID = "not_a_json_object"  # the only argument of a call whose arguments are not an object
 
 
 class Message(NamedTuple):
-    """What is compared. Not ids of calls, nor what a client adds."""
+    """The compared parts of a message, without ids of calls and without fields that a client adds."""
 
     role: str
     content: str = ""
@@ -24,7 +24,7 @@ class Message(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Where an act is: `why` is continued, branched or new."""
+    """The row of an act; `why` is continued, branched or new."""
 
     agent: str
     row: int
@@ -40,7 +40,7 @@ class Session:
     by_response: dict[str, tuple[Message, ...]] = field(default_factory=dict)
 
     def place(self, request: Json) -> Placed:
-        """Of the next act; `request` has `path`, `body` and the `reply` that was served."""
+        """Place the next act. `request` has `path`, `body` and the `reply` that was served."""
         body, agent = request["body"], request["body"]["model"]
         before = self.by_response.get(body.get("previous_response_id"), ())
         given = (*before, *transcript(request["path"], body))
@@ -55,7 +55,7 @@ class Session:
         for spelling in spellings(request["reply"]):
             self.transcripts[agent, tools, (*messages, spelling)] = len(self.rows)
         self.rows.append(row)
-        # Instructions are sent anew with each request.
+        # Clients send the instructions with each request.
         self.by_response[f"resp_{len(self.rows)}"] = (*given, next(spellings(request["reply"])))
         return Placed(agent, row, why)
 
@@ -70,7 +70,7 @@ def placed(requests: Sequence[Json]) -> list[Placed]:
 
 
 def spellings(reply: Json) -> Iterator[Message]:
-    """A reply as it was served, and with the stop string that ended it."""
+    """Yield a reply as it was served, and once more with the stop string that ended it."""
     calls = tuple((name, _arguments(given)) for call in reply["calls"] for name, given in call.items())
     yield Message("assistant", reply["text"], calls)
     if reply["stop"]:
@@ -78,7 +78,7 @@ def spellings(reply: Json) -> Iterator[Message]:
 
 
 def transcript(path: str, body: Json) -> Iterator[Message]:
-    """The messages of a request in any dialect, without what it has beside them."""
+    """Yield the messages of a request in any dialect."""
     if path.endswith("/chat/completions"):
         yield from map(_of_chat, body["messages"])
     elif path.endswith("/responses"):
@@ -95,13 +95,13 @@ def shown(body: Json) -> Sequence[Json]:
 
 
 def with_instructions(given: Sequence[Message], body: Json) -> list[Message]:
-    """A transcript with the system prompt of Responses and of Anthropic's protocol, and the schema of the reply."""
+    """Add the system prompt of Responses and of Anthropic's protocol, and the schema of the reply, to a transcript."""
     text = body.get("instructions") or _text(body.get("system"))
     return _with_schema([*([Message("system", text)] if text else []), *given], body)
 
 
 def _with_schema(messages: list[Message], body: Json) -> list[Message]:
-    """The schema of a typed reply is a part of the system prompt."""
+    """Add the schema of a typed reply to the system prompt."""
     form = body.get("response_format") or (body.get("text") or {}).get("format") or {}
     schema = form.get("schema") or form.get("json_schema", {}).get("schema")
     if not schema:
@@ -121,7 +121,7 @@ def _of_chat(message: Json) -> Message:
 
 
 def _of_items(items: Sequence[Json]) -> Iterator[Message]:
-    """A reply is one message: its text, and then its calls."""
+    """Join the text and the calls of a reply into one message."""
     reply = None
     for item in items:
         kind = item.get("type", "message")
@@ -155,14 +155,14 @@ def _of_blocks(message: Json) -> Iterator[Message]:
 
 
 def _text(content: str | Sequence[Json] | None) -> str:
-    """Parts of text are joined as chat templates join them: by nothing."""
+    """Concatenate text parts without a separator, as chat templates do."""
     if content is None or isinstance(content, str):
         return content or ""
     return "".join(part.get("text", "") for part in content)
 
 
 def _arguments(given: str | Json) -> str:
-    """In one spelling; as written where it is not JSON."""
+    """Write arguments in a canonical spelling. Text that is not JSON stays as it is."""
     try:
         return json.dumps(json.loads(given) if isinstance(given, str) else given, sort_keys=True)
     except ValueError:

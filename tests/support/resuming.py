@@ -26,7 +26,7 @@ ROLLOUT = {
 def client_of(
     generate: Callable[..., Awaitable[TokenOutput]], adapter: str | None = None, **rollout: Any
 ) -> TeamClient:
-    """`generate` is the server's."""
+    """Make a client of a server with this `generate`."""
 
     def remote(**request: Any) -> asyncio.Future[TokenOutput]:
         return asyncio.ensure_future(generate(**request))

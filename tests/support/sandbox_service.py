@@ -20,7 +20,7 @@ CAPTURED = 2**20  # bytes of each stream that SandboxFusion sends
 
 
 def answer(status: str, /, **run: object) -> Response:
-    """What SandboxFusion sends about a program."""
+    """Make SandboxFusion's response about a program."""
     body = {"status": status, "message": "", "compile_result": None, "run_result": run, "files": {}}
     return 200, json.dumps(body).encode()
 
@@ -94,7 +94,7 @@ def sandbox_service(answer: Answer = runs, *plan: Answer) -> Iterator[Service]:
                 pass  # the client did not wait
 
         def log_message(self, format: str, *args: object) -> None:
-            """Not in the output of the tests."""
+            """Print no requests among the output of the tests."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

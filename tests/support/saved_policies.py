@@ -1,4 +1,4 @@
-"""Checkpoints as a run saves them, made without one: the files of verl's training workers, PEFT folders."""
+"""Make checkpoints as a run saves them, but without a run: files of verl's training workers, and PEFT folders."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _rank(rank: int, workers: int) -> Iterator[None]:
 def save_shards(
     state: Mapping[str, torch.Tensor], folder: Path, workers: int = 1, replicas: int = 1, dim: int = 0
 ) -> None:
-    """As FSDP2: each tensor is divided along one dimension, over the workers of each replica."""
+    """Save weights as FSDP2 does: each tensor is split along one dimension over the workers of each replica."""
     folder.mkdir(parents=True, exist_ok=True)
     every = workers * replicas
     for rank in range(every):
@@ -59,7 +59,7 @@ def _part(tensor: torch.Tensor, mesh: DeviceMesh, number: int, dim: int) -> torc
 def save_whole(
     model: Path, folder: Path, change: float, workers: int = 1, replicas: int = 1
 ) -> dict[str, torch.Tensor]:
-    """A policy that was trained from `model`: every weight is larger by `change`. Returns the weights."""
+    """Save a policy that was trained from `model`: add `change` to every weight. Return the weights."""
     trained = AutoModelForCausalLM.from_pretrained(model)
     with torch.no_grad():
         for parameter in trained.parameters():
@@ -70,7 +70,7 @@ def save_whole(
 
 
 def adapted(model: Path, seed: int, rank: int = 4, target_modules: str | list[str] = "all-linear") -> PeftModel:
-    """A model with an adapter that changes its replies."""
+    """Make a model with an adapter that changes its replies."""
     torch.manual_seed(seed)
     config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=target_modules, task_type="CAUSAL_LM")
     made = get_peft_model(AutoModelForCausalLM.from_pretrained(model), config)
@@ -81,7 +81,7 @@ def adapted(model: Path, seed: int, rank: int = 4, target_modules: str | list[st
 
 
 def save_lora(made: PeftModel, model: Path, folder: Path) -> None:
-    """As verl saves a policy with LoRA: the whole model, and some of the configuration."""
+    """Save a policy with LoRA as verl does: the whole model, and part of the configuration."""
     save_shards(made.state_dict(), folder, workers=2)
     _save_beside(cast(PreTrainedModel, made.get_base_model()), model, folder)
     config = cast(LoraConfig, made.peft_config["default"])
@@ -100,7 +100,7 @@ def _save_beside(trained: PreTrainedModel, model: Path, folder: Path) -> None:
 
 
 def finish(folder: Path, team: TeamFile | None, run: Mapping[str, object] | None = None) -> Path:
-    """Declare a checkpoint complete, again if it was. `run` is the identity of its run."""
+    """Mark a checkpoint as complete, even if it is marked already. `run` is the identity of its run."""
     if team is not None:
         team.write(folder)
     (folder / RUN_FILE).unlink(missing_ok=True)
@@ -109,7 +109,7 @@ def finish(folder: Path, team: TeamFile | None, run: Mapping[str, object] | None
 
 
 def exported_pair(root: Path, *, hidden: int = 32, score: str = "math") -> Path:
-    """A team as `verl-mas export` writes one: its two policies are adapters on the base `root/model`."""
+    """Write a team as `verl-mas export` does. Its two policies are adapters on the base `root/model`."""
     base, out = tiny_model(root / "model", hidden=hidden, layers=1, initial=0.1), root / "team"
     _write_letters(base)
     for seed, name in enumerate(("a", "b")):
@@ -128,7 +128,7 @@ def exported_pair(root: Path, *, hidden: int = 32, score: str = "math") -> Path:
 
 
 def _write_letters(folder: Path) -> None:
-    """The model in the folder samples printable ASCII almost always, so that every engine decodes it alike."""
+    """Change a model so that it almost always samples printable ASCII, which every engine decodes alike."""
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     words = tokenizer.batch_decode([[token] for token in range(model.config.vocab_size)])
     special = set(tokenizer.all_special_ids)

@@ -14,12 +14,12 @@ from verl.workers.rollout.replica import TokenOutput
 from verl_mas.rollout.verl_client import Model, VerlPolicy
 from verl_mas.verl_.types import Fields, Tokenizer
 
-# Of the prompt's text and the number of the call; None: no token.
+# Maps the prompt's text and the index of the call to a reply; None is a reply without tokens.
 Answer = Callable[[str, int], "str | None"]
 
 
 class Server:
-    """What verl's client sees as a Ray handle. Answers with the tokens of a text; each has log-prob -0.25."""
+    """A stand-in for the Ray handle of a server. It replies with the tokens of a text, each with log-prob -0.25."""
 
     def __init__(self, tokenizer: Tokenizer, answer: Answer, latency: float = 0.0):
         self.tokenizer, self.answer, self.latency = tokenizer, answer, latency

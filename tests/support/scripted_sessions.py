@@ -32,7 +32,7 @@ APPROVE, REJECT = "fine <verify>approve</verify>", "no <verify>reject</verify>"
 def play(
     workflow: Workflow, replies: Script | Mapping[str, Script] | ScriptedLLM, task: Task = HALF, **branch: object
 ) -> tuple[Session, ScriptedLLM]:
-    """The session and its LLM. `branch`: as `mas.branch`."""
+    """Play a session; return it and its LLM. `branch`: the settings of `mas.branch`."""
     llm = replies if isinstance(replies, ScriptedLLM) else ScriptedLLM(replies)
     spec = BranchSpec(**branch)  # type: ignore[arg-type]
     return run(workflow, task, llm, branch=spec, faults=FaultSpec(retries=0)), llm
@@ -43,5 +43,5 @@ def acts_of(session: Session, agent: str) -> list[Reply]:
 
 
 def prompts_of(llm: ScriptedLLM, *agents: str) -> list[str]:
-    """The last message of each prompt, of these agents or of all."""
+    """Return the last message of each prompt of these agents, or of all agents."""
     return [str(r.messages[-1]["content"]) for r in llm.requests if not agents or r.agent in agents]

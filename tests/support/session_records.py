@@ -12,7 +12,7 @@ from verl_mas.workflow.session import SessionResult
 
 
 class Recorder:
-    """`record(step, attempt, session)` writes a session, of which the text names the attempt."""
+    """A writer of session records: `record(step, attempt, session)` writes a session whose text names the attempt."""
 
     def __init__(self, folder: Path, **spec: Any):
         self.folder, self.spec = folder, TrajectorySpec(**spec)

@@ -1,4 +1,4 @@
-"""What SGLang's own processor of Qwen's images makes of a prompt. What is around it needs a GPU, and is mocked.
+"""Run SGLang's own processor of Qwen's images on a prompt. The modules around it need a GPU, so they are mocked.
 
     python sglang_images.py FOLDER_WITH_SGLANG MODEL TOKENIZER_IN_ENGINE PROMPT_TOKENS...
 

@@ -1,4 +1,4 @@
-"""An endpoint that replies what a script says, in three dialects, and records the requests.
+"""An endpoint that sends scripted replies in three dialects, and records the requests.
 
 With it the programs of other frameworks run without a model, and without the gateway.
 """
@@ -79,7 +79,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def _event(data: Json | None) -> str:
-    """`None` ends a stream of chat completions, whose events have no name."""
+    """Write an event of a stream. `None` ends a stream of chat completions, whose events have no name."""
     name = f"event: {data['type']}\n" if data and "type" in data else ""
     return f"{name}data: {json.dumps(data) if data else '[DONE]'}\n\n"
 

@@ -6,7 +6,7 @@ import re
 import sys
 
 WORDS = "Cooperate Defect Accept Deny check fold call bet up down left right hit stand rock paper scissors roll hold"
-# With their numbers of players; among them games that draw at every step, that eliminate players, and of one player.
+# Number of players by game. Some games draw random numbers at every step, eliminate players, or have one player.
 PLAYERS = {
     "TicTacToe-v0": 2,
     "KuhnPoker-v0": 2,
@@ -24,7 +24,7 @@ STEPS = 60
 
 
 def action(rng: random.Random, text: str) -> str:
-    """Often one that the text names, otherwise anything."""
+    """Choose an action: usually one that the text names, otherwise anything."""
     named = re.findall(r"\[[^\[\]]*\]", text)[-20:]
     anything = [f"[{rng.randrange(10)}]", f"[{rng.choice(WORDS.split())}]", "", "no brackets", "[" * 3000]
     chosen: str = rng.choice(named if named and rng.random() < 0.85 else anything)

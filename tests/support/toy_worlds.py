@@ -18,7 +18,7 @@ DIGITS, LETTERS = ({action: number for number, action in enumerate(names)} for n
 
 
 def write_to_the_worker(message: bytes) -> None:
-    """Into the socket on which the process of a world answers."""
+    """Write into the socket through which the process of a world answers."""
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket"):

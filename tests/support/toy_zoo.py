@@ -50,7 +50,8 @@ class Signals(ParallelEnv[str, dict[str, str], int]):
 
 
 class Changing(AECEnv[Any, Any, int], EzPickle):
-    """Who has the turn earns its action and a draw. 3 dies after its first turn; `late` appears after two turns."""
+    """The acting agent earns its action plus a random number. Agent 3 dies after its first turn; `late` joins after
+    two."""
 
     metadata = {"name": "changing"}  # noqa: RUF012
     turns: tuple[Any, ...] = ("a b", 3, "a b", "late", "late", "a b")

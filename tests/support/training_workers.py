@@ -150,7 +150,7 @@ def _counted(prepare: Callable[..., Any], trees: list[bool]) -> Callable[..., An
 
 
 def _trained(log_probs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The token before each predicts it."""
+    """Return the positions that predict the trained tokens: each is one token earlier."""
     return log_probs[-len(mask) - 1 : -1][mask.bool()]
 
 
@@ -159,7 +159,7 @@ def batch(rows: Sequence[Mapping[str, torch.Tensor]]) -> TensorDict:
 
 
 def _weights(engine: BaseEngine) -> dict[str, torch.Tensor]:
-    """What verl sends to an inference engine."""
+    """Return the weights that verl sends to an inference engine."""
     named, _ = engine.get_per_tensor_param()
     return {name: tensor.detach().clone() for name, tensor in named}
 

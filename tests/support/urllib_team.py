@@ -51,7 +51,7 @@ def endless(task: Any, gateway: Any) -> None:
 
 
 def chatty(task: Any, gateway: Any) -> str:
-    """Waits until its output is cut."""
+    """Wait until the output of this process is closed."""
     os.write(2, b"x" * (65 << 20))
     while os.fstat(2).st_size > 1000:
         time.sleep(0.05)
@@ -87,7 +87,7 @@ def babbles(task: Any, gateway: Any) -> None:
 
 
 def forks(task: Any, gateway: Any) -> Any:
-    """Return in two processes."""
+    """Fork, and return in both processes."""
     os.fork()
     return pair(task, gateway)
 
@@ -104,7 +104,7 @@ async def forks_and_returns(task: Any, gateway: Any) -> Any:
 
 
 def leaks(task: Any, gateway: Any) -> Any:
-    """Connections that it never closes."""
+    """Open connections and never close them."""
     host, port = gateway.base_url.split("/")[2].split(":")
     LEFT_OPEN.extend(socket.create_connection((host, int(port))) for _ in range(20))
     return pair(task, gateway)

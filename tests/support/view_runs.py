@@ -13,7 +13,7 @@ from verl_mas.run_folder.records import Record, packed
 from verl_mas.trainer.timeline import CHECKS, ENGINE, FILE, LAUNCH, SAMPLE, START, STEP, UPDATE, TimelineEvent
 
 DEFAULTS = yaml.safe_load((Path(__file__).parent / "session.yaml").read_text())
-# What a model, a tool or a user may write to get out of its place.
+# Texts with which a model, a tool or a user may try to break out of its element in the page.
 HOSTILE = [
     "</script><script>document.title='owned'</script>",
     "<img src=x onerror=\"document.title='owned'\">",
@@ -42,7 +42,7 @@ def session(step: int = 1, uid: str = "1-0", number: int = 0, reward: float | No
 
 
 def write_run(folder: Path, records: Sequence[Record], worker: str = "0") -> Path:
-    """The folder of a run with these sessions, in the files of their steps. More can be added."""
+    """Write these sessions into a run's folder, in the files of their steps. Later calls add more."""
     for record in records:
         name = f"{record['step']:06d}-20261123T000000000000Z-{worker}.jsonl"
         path = folder / "trajectories" / record["partition"] / name

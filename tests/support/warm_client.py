@@ -41,10 +41,11 @@ def _answer(server: socket.socket) -> int:
 
 
 def warm(argv: list[str], environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """The arguments and the environment of the warm process; no arguments for a program that would gain nothing."""
+    """Return the arguments and the environment of the warm process. A program that would gain nothing gets no
+    arguments."""
     argv = [value for i, value in enumerate(argv) if value != "-u" or any(not v.startswith("-") for v in argv[:i])]
     if argv[0].endswith(RAY_WORKER):
-        # What that program does before it becomes the worker.
+        # Ray's program does the same before it becomes the worker.
         given = {key: value for key, _, value in (text.partition("=") for text in argv[1:])}
         context = json.loads(given.get("--serialized-runtime-env-context") or "{}")
         for key, value in (context.get("env_vars") or {}).items():

@@ -1,4 +1,4 @@
-"""A Python that starts with what runs import. A short run is ten processes that do little else.
+"""A Python that starts with the imports of runs. A short run is ten processes that do little but import.
 
 `WarmPython` makes an executable to use in place of `python`. A program of verl's, a Ray worker and `-c` are forked from
 a process that has imported the libraries; any other program is started as usual.
@@ -44,12 +44,12 @@ WORKER = (
 )
 # Python and torch read these when they start: processes that differ in one have different templates.
 AT_START = ("OMP_NUM_THREADS", "PYTHONHASHSEED")
-# Those in which the drivers of two runs, or the workers of one run, differ. None is read by an import.
+# Variables that differ between drivers, or between workers of one run. No import reads them.
 OF_A_PROCESS = frozenset(
     "CUDA_VISIBLE_DEVICES MASTER_ADDR MASTER_PORT MKL_NUM_THREADS PYTEST_CURRENT_TEST RANK RAY_LOCAL_WORLD_SIZE"
     " VERL_FILE_LOGGER_PATH WG_BACKEND WG_PREFIX WORLD_SIZE".split()
 )
-# Templates of drivers and of the workers of a run. Few runs are at work at one time.
+# The number of templates with verl, for drivers and for the workers of a run. Few runs overlap.
 MOST_TEMPLATES = 3
 # Python puts the folder of this file first.
 OWN_PATH = sys.path[1:]
@@ -81,7 +81,7 @@ class WarmPython:
 
 
 def serve(address: str) -> None:
-    """Passes each request to the template for its environment, until stdin is closed."""
+    """Pass each request to the template for its environment, until stdin is closed."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(address)
     listening.listen(64)
@@ -152,7 +152,7 @@ class Forks:
     """The processes of a template: forked on request, killed when their client is."""
 
     def __init__(self) -> None:
-        """Requests come from stdin."""
+        """Take the requests from stdin."""
         self._requests = socket.socket(fileno=os.dup(0))
         with open(os.devnull) as nothing:
             os.dup2(nothing.fileno(), 0)
@@ -163,7 +163,7 @@ class Forks:
         self._events.register(self._requests, selectors.EVENT_READ)
 
     def serve(self) -> dict[str, Any]:
-        """Returns in each forked process, with the program that it runs; ends with the server."""
+        """Return the program to run, in each forked process. In the template itself, end with the server."""
         while self._clients or not self._retired:
             for key, _ in self._events.select():
                 if key.fileobj is self._requests:
@@ -191,7 +191,7 @@ class Forks:
             return {}
         process = os.fork()
         if not process:
-            # By their owners: one that is collected later would close a file that has its number by then.
+            # Close these through their objects: an object that is collected later would close a reused descriptor.
             self._events.close()
             for connection in filter(None, (self._requests, *self._clients.values())):
                 connection.close()
@@ -237,14 +237,14 @@ def import_modules(names: Iterable[str]) -> None:
 
 
 def import_models() -> None:
-    """The configurations of all models, which verl reads to find the class of a model."""
+    """Import the configurations of all models, which verl reads to find the class of a model."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.keys()
 
 
 def import_verl(modules: Iterable[str]) -> None:
-    """With no draw of Ray's generator of ids: forks of a process that has seeded it would draw the same ids."""
+    """Import verl without drawing from Ray's generator of ids: forks of a seeded process would draw equal ids."""
     import ray.actor
 
     drawn = ray.ActorClassID
@@ -265,15 +265,15 @@ def become(executable: str, argv: list[str], environment: dict[str, str], folder
     # A fork seeds the generator of the standard library again, but not that of numpy.
     numpy.random.seed()
     os.setpgid(0, 0)
-    # A Ray cluster that this process starts has warm workers, too.
+    # This gives warm workers to a Ray cluster that this process starts.
     sys.executable = executable
     enter(environment)
     os.chdir(folder)
     if "verl_mas.util.worker_folder" in sys.modules:
-        # A process that imports the plugin itself goes there at the import.
+        # The import of the plugin enters this folder, but the template has already imported it.
         sys.modules["verl_mas.util.worker_folder"].enter()
     if "verl_mas.checks.hydra" in sys.modules:
-        # Templates fork the workers, too.
+        # The templates already fork the workers.
         vars(sys.modules["verl_mas.checks.hydra"])["fork_workers"] = lambda config: None
     sys.orig_argv = [executable, *argv]
     if argv[0] == "-c":

@@ -23,7 +23,7 @@ def _count_tokens(module: ModuleType) -> None:
 
     def counted(self: Any) -> Any:
         finished = step(self)
-        # Every row that runs has sampled one token.
+        # Each running row has sampled one token in this step.
         self.sampled = getattr(self, "sampled", 0) + len(finished) + len(self._running)
         return finished
 

@@ -1,4 +1,4 @@
-"""What `verl-mas check` makes of a command line: a sound one, with arguments that follow it."""
+"""Run `verl-mas check` on a sound command line that is followed by the arguments of a case."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Seen:
 
 
 def look(case: Case, task: Path, folder: Path) -> Seen:
-    """What `verl-mas check` says of a case."""
+    """Run `verl-mas check` on a case."""
     try:
         with (
             time_limit(TIME_LIMIT),
@@ -86,7 +86,7 @@ def look(case: Case, task: Path, folder: Path) -> Seen:
             options, arguments = check.parser().parse_known_args(case.command(task, folder))
             report = run.examine_command(arguments, parse_gpus(options.gpus) if options.gpus else None)
     except ConfigError as error:
-        # Of --gpus, which is read before the configuration.
+        # An error of --gpus, which is read before the configuration.
         report = CheckReport(errors=[error])
     except (TimeoutError, SystemExit) as error:
         return Seen(Verdict.HANG, repr(error))
@@ -103,7 +103,7 @@ def look(case: Case, task: Path, folder: Path) -> Seen:
 
 
 def composed(arguments: Sequence[str]) -> DictConfig:
-    """`compose`, with plain assignments after the sound command applied to what it and added groups compose to."""
+    """Compose the sound command with its added groups once, and apply the plain assignments that follow to a copy."""
     # The last argument of the sound command has the folder of the case.
     sound, further = tuple(arguments[: len(TEAM) - 1]), list(arguments[len(TEAM) - 1 :])
     if [text.partition("=")[0] for text in sound] == [text.partition("=")[0] for text in TEAM[:-1]]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from verl_mas.engines.facts import fill
-
 
 def register_replicas(replica: ModuleType) -> None:
+    from verl_mas.engines.facts import fill
+
     fill("register_replica", replica)
 
 
 def register_adapters(base: ModuleType) -> None:
+    from verl_mas.engines.facts import fill
+
     fill("register_adapter", base)

@@ -6,10 +6,10 @@ import os
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from verl_mas.verl_.types import Fields
+# A mapping by field name with values of every kind: a dataset row, sampling parameters, a row's fields.
+Fields: TypeAlias = dict[str, Any]
 
 
 @cache

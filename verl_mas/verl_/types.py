@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict
 
+from verl_mas.util import Fields as Fields
+
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-# A mapping by field name with values of any type: a dataset row, sampling parameters, fields of a row.
-Fields: TypeAlias = dict[str, Any]
 # Ray finds an actor's methods at run time.
 Actor: TypeAlias = "ActorHandle[Any]"
 # An object of a library without type annotations.

@@ -23,7 +23,7 @@ _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
 
 
 async def examine(cases: list[Case]) -> list[str]:
-    """What is wrong, in words. A program of 10 MB is one of many that wait: the executor bounds what runs at once."""
+    """Run all programs at once and describe what is wrong. The executor bounds how many run at a time."""
     executor = Execution(executor="contained", slots=4).open()
     executor.check()
     with Surroundings() as surroundings:
@@ -40,7 +40,7 @@ async def examine(cases: list[Case]) -> list[str]:
 
 
 def refuse(*calls: int) -> None:
-    """Let these system calls fail in this process and in all that it starts, as containers do."""
+    """Make these system calls fail in this process and its children, as containers do."""
     tests = [Instruction(_EQUAL, len(calls) - at, 0, call) for at, call in enumerate(calls)]
     results = [Instruction(_RETURN, 0, 0, ALLOW), Instruction(_RETURN, 0, 0, EPERM)]
     Filter([Instruction(_LOAD, 0, 0, 0), *tests, *results]).install()

@@ -27,10 +27,10 @@ import yaml
 
 from verl_mas.execution.limits import Limits, Result, Status
 
-# Beyond the wall time of the limits: to find out, to end the program, and the caller's own delay on a busy machine.
+# Seconds beyond the wall time, to notice and end a program on a busy machine.
 SLACK_S = 1.0
 ESCAPED = "ESCAPED"
-# What no program may print. Programs search for it with a pattern that does not match itself.
+# No program may print the secret. Programs search for it with a pattern that does not match itself.
 SECRET = re.compile(r"Zx9Secret-[0-9a-f]{16}")
 
 # Each attack of a program says whether it was refused. Only an error of the operating system counts as a refusal:
@@ -67,7 +67,7 @@ class Case:
     limits: Limits = field(default_factory=Limits)
 
     def wrong(self, result: Result) -> list[str]:
-        """What is not as it must be, for a person to read."""
+        """Describe each way in which the result differs from what the case requires."""
         output = result.stdout + result.stderr
         seen = f"{result.status.name}, exit code {result.exit_code}, {output[-500:]!r}"
         tests = {
@@ -103,7 +103,7 @@ def read(file: Path) -> list[Case]:
 def _case(row: Mapping[str, Any], defaults: Mapping[str, Any], preludes: Mapping[str, str]) -> Case:
     fields = {"ends": ["ok"], "limits": {}, **defaults, **row}
     if "attempts" in row:
-        # Prints `done` after the last, so that none is left out.
+        # The program prints `done` after the last attack, so that a skipped attack is noticed.
         fields["program"] = f"{ATTEMPT}\n{fields.pop('attempts')}\nprint('done')\n"
         fields |= {"ends": row.get("ends", ["ok"]), "says": "done"}
     if "prelude" in row:

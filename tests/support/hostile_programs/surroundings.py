@@ -13,7 +13,7 @@ from types import TracebackType
 from hostile_programs.case import Case
 
 SECRET = "Zx9Secret-" + os.urandom(8).hex()
-# It keeps a secret, and memory that forks share, as a Ray cluster of other tests does. It says which signal reaches it;
+# It keeps a secret, and memory that forks share, as a Ray cluster of other tests does. It prints signals that reach it;
 # SIGKILL, SIGSTOP and the C library's own two cannot be handled.
 VICTIM = f"""
 import mmap, os, signal, time
@@ -27,7 +27,7 @@ TRACES = [Path(folder, "verl_mas_escaped") for folder in ("/dev/shm", "/tmp", "/
 
 
 class Surroundings:
-    """`harm` is what has become of them."""
+    """A context with targets of attacks; `harm` lists the damage."""
 
     def __enter__(self) -> Surroundings:
         self.folder = Path(tempfile.mkdtemp(prefix="hostile_"))
@@ -58,7 +58,7 @@ class Surroundings:
         self.folder.rmdir()
 
     def text(self, case: Case) -> str:
-        """A program that attacks these surroundings."""
+        """Return a program with the real paths and process ids of these surroundings."""
         places = {
             "@CALLER@": str(os.getpid()),
             "@VICTIM@": str(self.victim.pid),
@@ -83,7 +83,7 @@ class Surroundings:
         return problems
 
     def _state(self) -> list[tuple[str, int, int, int, float]]:
-        """Of all files: name, mode, owner, size and time of the last change."""
+        """Return name, mode, owner, size and time of the last change of each file."""
         return sorted(
             (str(path), stat.S_IMODE(status.st_mode), status.st_uid, status.st_size, status.st_ctime)
             for path in [self.folder, *self.folder.rglob("*")]

@@ -1,4 +1,4 @@
-"""vLLM's sleep mode as rules: who may sleep, wake and generate when. It frees no memory."""
+"""The rules of vLLM's sleep mode: when an engine may sleep, wake and generate. Nothing is freed."""
 
 from __future__ import annotations
 
