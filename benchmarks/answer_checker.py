@@ -11,7 +11,7 @@ import random
 import time
 from collections import Counter
 
-from verl_mas.grading.math import AnswerChecker, Grade, clean, plain_number
+from verl_mas.environment.grading.math import AnswerChecker, Grade, clean, plain_number
 
 # Shape -> weight, roughly as in the answers of competition sets.
 SHAPES = {

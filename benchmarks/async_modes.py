@@ -34,7 +34,7 @@ import numpy as np
 from benchmarks.async_team import acts_of
 from benchmarks.dropped_tasks import Lengths, Mode, Run, Work, formula
 from benchmarks.soak import processes
-from verl_mas.sessions.reader import read_sessions
+from verl_mas.results.sessions.reader import read_sessions
 from verl_mas.testing import letters
 from verl_mas.trainer.timeline import ENGINE, LOG_PROBS, SAMPLE, STEP, UPDATE, TimelineEvent, read_timeline
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from benchmarks.evidence.intervals import mean
 from benchmarks.evidence.page import between
-from verl_mas.metrics import names as metric_names
-from verl_mas.run_folder.metrics import Step, read_steps, series
+from verl_mas.run_folder.metrics import names as metric_names
+from verl_mas.run_folder.metrics.file import Step, read_steps, series
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).with_suffix(".json")

@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 from verl_mas.config.schema import AgentSpec
-from verl_mas.serve.endpoints import EngineSettings
-from verl_mas.serve.evaluate import Evaluation, Results, identity_of, read_rows
-from verl_mas.serve.runtime import Runtime
+from verl_mas.results.serve.endpoints import EngineSettings
+from verl_mas.results.serve.evaluate import Evaluation, Results, identity_of, read_rows
+from verl_mas.results.serve.runtime import Runtime
 from verl_mas.testing.tiny_model import tiny_model
 from verl_mas.workflow.team_file import FORMAT, TeamFile, TeamPolicy, TeamWorkflow
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from verl.utils import torch_functional
 
-from verl_mas.platform.log_probs import REPLACED, log_probs_in_blocks
+from verl_mas.engines.platform.log_probs import REPLACED, log_probs_in_blocks
 
 SIZES = ((16_384, 8), (16_384, 1_000), (2_048, 32_000))
 

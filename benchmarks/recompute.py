@@ -21,7 +21,7 @@ from test_second_implementation import DEFAULTS, LABELS, OWN_DEFAULTS, PAPERS, P
 
 from verl_mas import read_sessions
 from verl_mas.config.run import Run
-from verl_mas.sessions.run import open_run
+from verl_mas.results.sessions.run import open_run
 
 COLUMNS = (*LABELS, *PARTS, "tokens", "score", "advantage")
 

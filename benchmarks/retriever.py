@@ -22,9 +22,9 @@ from pathlib import Path
 import httpx
 import tantivy
 
-from verl_mas.retrieval.client import RetrieverClient
-from verl_mas.retrieval.corpus import Passage
-from verl_mas.retrieval.index import build, open_index
+from verl_mas.environment.retrieval.client import RetrieverClient
+from verl_mas.environment.retrieval.corpus import Passage
+from verl_mas.environment.retrieval.index import build, open_index
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
 from verl_mas.workflow.run import arun

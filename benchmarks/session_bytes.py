@@ -29,12 +29,12 @@ import pyarrow
 from verl_mas.config.schema import BranchSpec, PolicySpec, TrajectorySpec
 from verl_mas.gym.puzzles.data import tiny_workflow
 from verl_mas.gym.puzzles.puzzle import row
+from verl_mas.results.sessions.reader import SessionIndex, read_sessions
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.run_folder.disk import size_of
 from verl_mas.run_folder.records import Record, listed, packed, plain, unpacked
 from verl_mas.run_folder.session_files import file_of, write_advantages
 from verl_mas.run_folder.session_table import SUFFIX, write_table
-from verl_mas.sessions.reader import SessionIndex, read_sessions
 from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import Generation, Request, Task, Workflow
 from verl_mas.workflow.members import members_of

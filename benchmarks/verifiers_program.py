@@ -21,11 +21,11 @@ from unittest.mock import patch
 import verifiers.v1 as vf
 from verifiers.v1.interception import server
 
+from verl_mas.environment.worlds import verifiers_program
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
 from verl_mas.workflow.run import run
 from verl_mas.workflows.verifiers import NUMBER, Verifiers
-from verl_mas.worlds import verifiers_program
 
 FOLDER = Path(__file__).parents[1] / "tests" / "support" / "verifiers_tasks"
 TEAMS = {

@@ -18,7 +18,7 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 from viewer_run import write_run
 
-from verl_mas.sessions.view import ViewOptions, write_view
+from verl_mas.results.sessions.view import ViewOptions, write_view
 
 # From an event on a field until the frame behind it is drawn, in milliseconds.
 TIMED = """([id, value]) => new Promise((resolve) => {

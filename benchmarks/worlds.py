@@ -16,9 +16,9 @@ import time
 from collections.abc import Mapping
 from statistics import median
 
-from verl_mas.worlds.hosts import Pool, Way
-from verl_mas.worlds.stage import Move, Stage
-from verl_mas.worlds.world import Setup, View, find
+from verl_mas.environment.worlds.hosts import Pool, Way
+from verl_mas.environment.worlds.stage import Move, Stage
+from verl_mas.environment.worlds.world import Setup, View, find
 
 Actions = Mapping[str, str]
 

@@ -21,15 +21,14 @@ PAGES = (
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
-    "docs/*.md",
+    "docs/**/*.md",
     "recipes/**/README.md",
     "patches/*.md",
     "benchmarks/*.md",
 )
 OTHERS = (
     "docs/site.css",
-    "docs/figures/*",
-    "docs/images/*",
+    "docs/*/images/*",
     "recipes/*/*.png",
     "benchmarks/*.png",
     "benchmarks/evidence/figures/*.png",

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from verl_mas.metrics.names import AGENT, POLICY, VALIDATION, policies_in
-from verl_mas.metrics.table import METRICS, SECTIONS, Metric, described
-from verl_mas.sessions.run import open_run
+from verl_mas.results.sessions.run import open_run
+from verl_mas.run_folder.metrics.names import AGENT, POLICY, VALIDATION, policies_in
+from verl_mas.run_folder.metrics.table import METRICS, SECTIONS, Metric, described
 
 # Section -> title of a chart -> the names of its metrics.
 Layout: TypeAlias = Mapping[str, Mapping[str, list[str]]]

@@ -13,13 +13,13 @@ from pages import api, badges, cli, contributing, entry_points, figures, gallery
 ROOT = Path(__file__).parents[1]
 PAGES = {
     "CONTRIBUTING.md": contributing.page,
-    "docs/settings.md": settings.page,
-    "docs/cli.md": cli.page,
-    "docs/metrics.md": metrics.page,
-    "docs/api.md": api.page,
+    "docs/train/settings.md": settings.page,
+    "docs/start/cli.md": cli.page,
+    "docs/use/metrics.md": metrics.page,
+    "docs/write/api.md": api.page,
     "recipes/README.md": gallery.page,
-    "docs/figures/architecture.svg": figures.page_architecture,
-    "docs/figures/groups.svg": figures.page_groups,
+    "docs/start/images/architecture.svg": figures.page_architecture,
+    "docs/train/images/groups.svg": figures.page_groups,
     **badges.BADGES,
 }
 

@@ -189,7 +189,7 @@ def texts(lines: Sequence[Sequence[Cell]]) -> Iterator[str]:
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/images/demo.svg")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs/start/images/demo.svg")
     parser.add_argument("--cast", type=Path, default=ROOT / "build/demo.cast")
     parser.add_argument("--folder", type=Path, default=ROOT / "build", help="where the command is run")
     parser.add_argument("--interrupt-after", type=float, metavar="SECONDS")

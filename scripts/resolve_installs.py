@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("Makefile", "README.md", "CONTRIBUTING.md", "recipes/*/README.md", "docs/*.md", "patches/*.md")
+PAGES = ("Makefile", "README.md", "CONTRIBUTING.md", "recipes/*/README.md", "docs/**/*.md", "patches/*.md")
 COMMAND = re.compile(r"\b(?:uv )?pip install [^\n`]*")
 # In a clone, `.` is this project; so is its name once it is installed.
 PROJECT = re.compile(r"^(?:\.|verl-mas|path/to/a/clone/of/verl-mas)(?P<extras>\[[\w,-]+\])?$")
 PYTHONS = ("3.10", "3.11", "3.12")
-# Engines for GPUs, alone or as our extras; their versions are for the last Python: docs/gpu-quickstart.md.
+# Engines for GPUs, alone or as our extras; their versions are for the last Python: docs/start/gpu-quickstart.md.
 OF_GPUS = {"vllm", "sglang"}
 MACHINE = ("--python-platform", "x86_64-manylinux_2_34")
 # Options of pip that uv has under the same name.

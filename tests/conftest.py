@@ -38,8 +38,8 @@ from ray_cluster import RayCluster
 from warm_python import WarmPython
 
 from verl_mas.config.compose import compose
-from verl_mas.metrics.table import described
-from verl_mas.row import RowTags
+from verl_mas.run_folder.metrics.table import described
+from verl_mas.verl_.row import RowTags
 
 ROOT = Path(__file__).parents[1]
 INSTALLED = ("hydra", "main", "schema")  # Hydra's names of its own files, those of verl and its ConfigStore

@@ -53,7 +53,7 @@ def test_an_install_command_names_extras_and_files_that_exist(install):
 
 def test_the_pages_of_gpu_runs_have_install_commands():
     pages = {page for places in DOCUMENTED.values() for page in places}
-    assert {"README.md", "docs/gpu-quickstart.md", "recipes/math/README.md", "recipes/search/README.md"} <= pages
+    assert {"README.md", "docs/start/gpu-quickstart.md", "recipes/math/README.md", "recipes/search/README.md"} <= pages
 
 
 def test_sglang_is_offered_only_with_the_file_that_makes_it_resolvable():
@@ -106,7 +106,7 @@ def names(of) -> set[str]:
 
 
 def test_the_quickstart_says_what_each_extra_is_for():
-    rows = re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", (ROOT / "docs" / "quickstart.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", (ROOT / "docs/start/quickstart.md").read_text(), re.MULTILINE)
     assert [name for name, _ in rows] == [*EXTRAS]
 
 

@@ -59,7 +59,7 @@ HABITS = {
 RIDDLES = {"said", "told", "heard", "shown", "standing", "to_go", "door", "room", "roster", "way_out", "inhabited"}
 PAGES = sorted(
     path
-    for pattern in ("*.md", "docs/*.md", "recipes/*.md", "recipes/*/*.md", "patches/*.md", "benchmarks/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "recipes/*.md", "recipes/*/*.md", "patches/*.md", "benchmarks/*.md")
     for path in ROOT.glob(pattern)
 )
 MODULES = sorted(

@@ -20,7 +20,7 @@ from omegaconf import DictConfig
 from verl.trainer.ppo.core_algos import agg_loss
 from verl_contract import VERSION
 
-from verl_mas.platform.process_group import AFTER, BEFORE
+from verl_mas.engines.platform.process_group import AFTER, BEFORE
 from verl_mas.trainer.recorded import KeptFile
 
 ROOT = Path(__file__).parents[1]

@@ -17,7 +17,7 @@ import verl_mas
 import verl_mas.advantage
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "api.md"
+PAGE = ROOT / "docs/write/api.md"
 # A type alias has the docstring of the type, so the page alone says what it is.
 ALIASES = {"Message"}
 LOADS_TORCH = {f"verl_mas.advantage.{module}" for module in ("estimator", "kernel", "record")}
@@ -79,7 +79,7 @@ def test_names_that_need_no_torch_load_neither_torch_nor_verl_nor_ray():
     assert not loaded(teams) & {"torch", "verl", "ray", "httpx"}
 
 
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", *sorted((ROOT / "recipes").glob("*/README.md"))]
+PAGES = [*sorted((ROOT / "docs").glob("**/*.md")), ROOT / "README.md", *sorted((ROOT / "recipes").glob("*/README.md"))]
 # The tutorial's tiny model is made by them, in place of a real one; the page says that they are not stable.
 UNSTABLE = {"tutorial.md": {"verl_mas.gym.warmup"}}
 

@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[1]
 GROUPS = re.compile(r'\[project\.entry-points\."verl_mas\.\w+"\]\n(?:.+\n)*\n')
 USES = """
 import importlib, pkgutil, sys, verl_mas
-SKIPPED = tuple(f"verl_mas.{name}" for name in ("__main__", "config.hydra.recipe", "engines.vllm", "platform.fsdp"))
+NAMES = "__main__ config.hydra.recipe engines.vllm engines.platform.fsdp"
+SKIPPED = tuple(f"verl_mas.{name}" for name in NAMES.split())
 from verl_mas.cli import main
 for module in pkgutil.walk_packages(verl_mas.__path__, "verl_mas."):
     # vLLM needs its wheel, and `platform.fsdp` is imported by a hook while verl imports its engines.
@@ -37,7 +38,7 @@ CHECK = (
     "data.max_prompt_length=512 data.train_files={0}/train.parquet data.val_files={0}/test.parquet "
     "actor_rollout_ref.model.path={0}/model"
 )
-FAST = "test_registry config/test_groups workflows/test_solver_verifier".split()
+FAST = "config/test_registry config/test_groups workflows/test_solver_verifier".split()
 
 
 @pytest.fixture(scope="module")

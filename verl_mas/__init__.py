@@ -1,4 +1,37 @@
-"""Train teams of LLM agents with verl. The names in `__all__` are stable, see docs/api.md; nothing else is."""
+"""Train teams of LLM agents with verl. The names in `__all__` are stable, see docs/write/api.md; nothing else is.
+
+How it begins:
+- `plugin.py`: verl imports it in every process; it registers everything else with verl.
+- `cli/`: the command `verl-mas`.
+- `__main__.py`: the same command as `python -m verl_mas`.
+
+A team, and what it acts on:
+- `workflow/`: the interface that teams are written against: agents, acts, sessions, tools.
+- `workflows/`: teams that we ship, one file per team.
+- `gateway/`: programs of other frameworks as teams, and clients of models on other servers.
+- `environment/`: worlds, sandboxes, search, MCP servers, graders, and rewards of code.
+- `data/`: data sets for verl.
+- `gym/`: toy tasks with their generators, teams and demos.
+- `testing/`: checks of a team without a model, scripted replies, tiny models.
+
+A run:
+- `config/`: the `mas:` block, its schema, and names that extensions register.
+- `planning/`: memory, time and disk of a run, estimated before it starts.
+- `checks/`: errors and warnings before Ray starts.
+- `rollout/`: sessions inside verl's agent-loop workers.
+- `engines/`: inference engines of policies, and the CPU as a platform of verl.
+- `advantage/`: advantages per agent, one file per estimator.
+- `trainer/`: the trainer of a team: steps, credit, validation, checkpoints, lost processes.
+- `run_folder/`: files that a run writes, its metrics among them.
+- `results/`: reports, the viewer and exports of sessions; trained policies to chat with and to serve.
+
+Below everything:
+- `verl_/`: the contract with verl: types, registries, rows, and the traffic with TransferQueue.
+- `util/`: small helpers that several packages need.
+- `errors.py`: every exception that a user can meet.
+- `py.typed`: tells type checkers that the package has types.
+- `__init__.py`: this page, and the public names.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +54,32 @@ if TYPE_CHECKING:
     from verl_mas.config.schema import FaultSpec as FaultSpec
     from verl_mas.config.values import Above as Above
     from verl_mas.config.values import Range as Range
-    from verl_mas.endpoints.openai import OpenAIClient as OpenAIClient
     from verl_mas.engines.facts import register_engine as register_engine
+    from verl_mas.environment.execution.executor import Execution as Execution
+    from verl_mas.environment.execution.executor import Executor as Executor
+    from verl_mas.environment.execution.executor import register_executor as register_executor
+    from verl_mas.environment.execution.limits import Answer as Answer
+    from verl_mas.environment.execution.limits import Call as Call
+    from verl_mas.environment.execution.limits import Limits as Limits
+    from verl_mas.environment.execution.limits import Result as Result
+    from verl_mas.environment.execution.limits import Status as Status
+    from verl_mas.environment.execution.problem import Problem as Problem
+    from verl_mas.environment.execution.unit_tests import Returns as Returns
+    from verl_mas.environment.execution.unit_tests import Stdio as Stdio
+    from verl_mas.environment.execution.unit_tests import Verdict as Verdict
+    from verl_mas.environment.execution.unit_tests import run_tests as run_tests
+    from verl_mas.environment.grading.grader import grader as grader
+    from verl_mas.environment.grading.grader import register_grader as register_grader
+    from verl_mas.environment.grading.math import AnswerChecker as AnswerChecker
+    from verl_mas.environment.grading.math import Grade as Grade
+    from verl_mas.environment.mcp.servers import McpServers as McpServers
+    from verl_mas.environment.retrieval.client import RetrieverClient as RetrieverClient
+    from verl_mas.environment.retrieval.client import SearchResult as SearchResult
+    from verl_mas.environment.retrieval.corpus import Passage as Passage
+    from verl_mas.environment.worlds.world import Observation as Observation
+    from verl_mas.environment.worlds.world import View as View
+    from verl_mas.environment.worlds.world import World as World
+    from verl_mas.environment.worlds.world import register_world as register_world
     from verl_mas.errors import ConfigError as ConfigError
     from verl_mas.errors import DataError as DataError
     from verl_mas.errors import FaultKind as FaultKind
@@ -30,35 +87,15 @@ if TYPE_CHECKING:
     from verl_mas.errors import MasError as MasError
     from verl_mas.errors import SessionFault as SessionFault
     from verl_mas.errors import WorkflowError as WorkflowError
-    from verl_mas.execution.executor import Execution as Execution
-    from verl_mas.execution.executor import Executor as Executor
-    from verl_mas.execution.executor import register_executor as register_executor
-    from verl_mas.execution.limits import Answer as Answer
-    from verl_mas.execution.limits import Call as Call
-    from verl_mas.execution.limits import Limits as Limits
-    from verl_mas.execution.limits import Result as Result
-    from verl_mas.execution.limits import Status as Status
-    from verl_mas.execution.problem import Problem as Problem
-    from verl_mas.execution.unit_tests import Returns as Returns
-    from verl_mas.execution.unit_tests import Stdio as Stdio
-    from verl_mas.execution.unit_tests import Verdict as Verdict
-    from verl_mas.execution.unit_tests import run_tests as run_tests
+    from verl_mas.gateway.endpoints.openai import OpenAIClient as OpenAIClient
     from verl_mas.gateway.program import program as program
-    from verl_mas.grading.grader import grader as grader
-    from verl_mas.grading.grader import register_grader as register_grader
-    from verl_mas.grading.math import AnswerChecker as AnswerChecker
-    from verl_mas.grading.math import Grade as Grade
     from verl_mas.gym.puzzles.puzzle import Puzzle as Puzzle
     from verl_mas.gym.puzzles.puzzle import board as board
     from verl_mas.gym.puzzles.puzzle import register_puzzle as register_puzzle
-    from verl_mas.mcp.servers import McpServers as McpServers
-    from verl_mas.retrieval.client import RetrieverClient as RetrieverClient
-    from verl_mas.retrieval.client import SearchResult as SearchResult
-    from verl_mas.retrieval.corpus import Passage as Passage
-    from verl_mas.serve.load import TrainedTeam as TrainedTeam
-    from verl_mas.serve.load import load as load
-    from verl_mas.sessions.reader import SessionIndex as SessionIndex
-    from verl_mas.sessions.reader import read_sessions as read_sessions
+    from verl_mas.results.serve.load import TrainedTeam as TrainedTeam
+    from verl_mas.results.serve.load import load as load
+    from verl_mas.results.sessions.reader import SessionIndex as SessionIndex
+    from verl_mas.results.sessions.reader import read_sessions as read_sessions
     from verl_mas.testing.check_workflow import check_workflow as check_workflow
     from verl_mas.testing.scripted_llm import ScriptedLLM as ScriptedLLM
     from verl_mas.testing.scripted_llm import calls as calls
@@ -103,10 +140,6 @@ if TYPE_CHECKING:
     from verl_mas.workflow.tools import CallContext as CallContext
     from verl_mas.workflow.tools import Tool as Tool
     from verl_mas.workflow.tools import ToolResult as ToolResult
-    from verl_mas.worlds.world import Observation as Observation
-    from verl_mas.worlds.world import View as View
-    from verl_mas.worlds.world import World as World
-    from verl_mas.worlds.world import register_world as register_world
 
 __version__ = "0.2.0"
 # verl imports this package in every process, so a name is imported when it is asked for.

@@ -15,12 +15,12 @@ from verl_mas.util import worker_folder
 
 # Module of verl -> our function that runs when the module has been imported.
 HOOKS = {
-    "verl.plugin.platform.platform_manager": "verl_mas.platform.cpu:register",
-    "verl.single_controller.ray.base": "verl_mas.platform:keep_ports",
-    "verl.utils.distributed": "verl_mas.platform:patch_process_group",
-    "verl.utils.torch_functional": "verl_mas.platform.log_probs:patch",
-    "verl.workers.engine.fsdp.transformer_impl": "verl_mas.platform:register_training_engine",
-    "verl.trainer.ppo.v1.replay_buffer": "verl_mas.platform:read_poll_interval",
+    "verl.plugin.platform.platform_manager": "verl_mas.engines.platform.cpu:register",
+    "verl.single_controller.ray.base": "verl_mas.engines.platform:keep_ports",
+    "verl.utils.distributed": "verl_mas.engines.platform:patch_process_group",
+    "verl.utils.torch_functional": "verl_mas.engines.platform.log_probs:patch",
+    "verl.workers.engine.fsdp.transformer_impl": "verl_mas.engines.platform:register_training_engine",
+    "verl.trainer.ppo.v1.replay_buffer": "verl_mas.engines.platform:read_poll_interval",
     "verl.trainer.ppo.core_algos": "verl_mas.advantage.verl_hook:register_estimators",
     "verl.trainer.ppo.v1": "verl_mas.checks:register_trainer",
     "verl.workers.rollout.base": "verl_mas.engines:register_adapters",

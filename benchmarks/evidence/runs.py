@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.evidence.arms import ROOT, Arm, Evaluation, Piece, Start, Training, Trial
 from benchmarks.evidence.matrix import ARMS, needs
 from benchmarks.evidence.places import Places
-from verl_mas.run_folder.metrics import Step, read_steps, series
+from verl_mas.run_folder.metrics.file import Step, read_steps, series
 
 RESULTS = Path(__file__).with_name("results")
 RUNS = ROOT / "runs" / "evidence"

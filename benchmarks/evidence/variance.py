@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from verl_mas.results.sessions.reader import read_sessions
 from verl_mas.run_folder.records import Record
-from verl_mas.sessions.reader import read_sessions
 
 # Task, step, agent, instance and turn.
 Place = tuple[str, int, str, int, int]

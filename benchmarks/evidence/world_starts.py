@@ -11,11 +11,11 @@ from benchmarks.evidence.arms import ROOT
 from verl_mas.cli._arguments import add_settings, values
 from verl_mas.cli.data.verifiers import Tasks
 from verl_mas.cli.data.world import prepared
+from verl_mas.config.user_code import load_module
 from verl_mas.data.dataset import DATA_SETS, Prepared
+from verl_mas.environment.worlds.hubs.reasoning_gym import item
+from verl_mas.environment.worlds.world import Setup, find
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp
-from verl_mas.user_code import load_module
-from verl_mas.worlds.hubs.reasoning_gym import item
-from verl_mas.worlds.world import Setup, find
 
 Options = Mapping[str, object]
 TASKSET = "verifiers/"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ledger import process
-from verl_mas.platform import cpu_device
+from verl_mas.engines.platform import cpu_device
 
 
 def __getattr__(name: str) -> object:

@@ -26,7 +26,7 @@ def _platform(platform_manager: ModuleType) -> None:
 
 def _process_group(distributed: ModuleType) -> None:
     if os.environ.get("VERL_PLATFORM") == PLATFORM:
-        from verl_mas.platform.process_group import patch
+        from verl_mas.engines.platform.process_group import patch
 
         patch(distributed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from ledger import card_device
-from verl_mas.platform.cpu import PlatformCPU
+from verl_mas.engines.platform.cpu import PlatformCPU
 
 
 class OnCard(str):

@@ -34,7 +34,7 @@ async def sync(update: Wrapped, adapter: Any, args: tuple[Any, ...], kwargs: dic
 
 def install(transformer_impl: ModuleType) -> None:
     """Registers the training engine that reports, and replaces verl's copies between card and host by reports."""
-    from verl_mas.platform.fsdp import CpuEngineWithLMHead
+    from verl_mas.engines.platform.fsdp import CpuEngineWithLMHead
 
     class LedgerEngine(CpuEngineWithLMHead):
         def _build_fsdp_module(self, module: Any) -> Any:

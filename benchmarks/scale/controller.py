@@ -4,7 +4,7 @@
 
 Tasks of 16 rows are put one after the other, as agent-loop workers put them, with the tags of real rows and one small
 field; then the trainer looks for finished tasks, once, and clears the rows. The second step reuses the indexes of the
-first. Tags and calls are those of `verl_mas.data_plane`; the controller has a process of its own.
+first. Tags and calls are those of `verl_mas.verl_.data_plane`; the controller has a process of its own.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from verl.workers.rollout.router import GlobalRequestLoadBalancer
 from benchmarks.scale.curve import MIB, ratio, show, sizes
 from benchmarks.scale.queue import CONTROLLER, Queue, queue
 from benchmarks.scale.team import tags_of
-from verl_mas import data_plane
-from verl_mas.row import SCORES, RowKey
+from verl_mas.verl_ import data_plane
+from verl_mas.verl_.row import SCORES, RowKey
 
 TASK = 16  # rows
 

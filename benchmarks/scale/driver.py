@@ -29,13 +29,10 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from benchmarks.scale.curve import Owners, memory, ratio, show, sizes
 from benchmarks.scale.queue import queue
 from benchmarks.scale.team import composed, tags_of
-from verl_mas import data_plane, row
 from verl_mas.config.run import Run
-from verl_mas.data_plane import Rows
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.manager import MasAgentLoopManager
 from verl_mas.rollout.worker import ATTEMPT
-from verl_mas.row import RowKey
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.modes.sync import MasTrainer
 from verl_mas.trainer.policies import policy_trainer
@@ -44,6 +41,9 @@ from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 from verl_mas.trainer.pools.pools import Pools
 from verl_mas.trainer.step import Credit
 from verl_mas.trainer.trainer import TeamTrainer
+from verl_mas.verl_ import data_plane, row
+from verl_mas.verl_.data_plane import Rows
+from verl_mas.verl_.row import RowKey
 from verl_mas.workflow.base import agents_of
 
 GROUP = 16  # rows of a task: eight sessions of two acts

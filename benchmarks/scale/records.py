@@ -22,17 +22,17 @@ from typing import TypeVar
 from benchmarks.scale.curve import MIB, memory, ratio, show, sizes
 from benchmarks.scale.team import ACTS, AGENTS, Relay
 from verl_mas.config.schema import PolicySpec, TrajectorySpec
-from verl_mas.metrics import names
+from verl_mas.results.sessions.reader import SessionIndex
+from verl_mas.results.sessions.report import report
+from verl_mas.results.sessions.run import open_run
+from verl_mas.results.sessions.view import ViewOptions, write_view
 from verl_mas.rollout.trajectories import TrajectoryWriter
-from verl_mas.row import RowKey
 from verl_mas.run_folder.disk import size_of
-from verl_mas.run_folder.metrics import MetricsFile
+from verl_mas.run_folder.metrics import names
+from verl_mas.run_folder.metrics.file import MetricsFile
 from verl_mas.run_folder.session_files import FOLDER, write_advantages
-from verl_mas.sessions.reader import SessionIndex
-from verl_mas.sessions.report import report
-from verl_mas.sessions.run import open_run
-from verl_mas.sessions.view import ViewOptions, write_view
 from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.verl_.row import RowKey
 from verl_mas.workflow import Request, Task
 from verl_mas.workflow.members import members_of
 from verl_mas.workflow.run import run_session

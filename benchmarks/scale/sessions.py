@@ -35,13 +35,13 @@ from benchmarks.scale.curve import memory, ratio, show, sizes
 from benchmarks.scale.loop import SimulatedLoop
 from benchmarks.scale.queue import Queue, queue
 from benchmarks.scale.team import ACTS, composed, tokens_of
-from verl_mas import data_plane
 from verl_mas.config.run import Run
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.rollout.verl_client import Model, VerlPolicy
 from verl_mas.rollout.worker import AGENT_LOOP, MasAgentLoopWorker, collect_between_steps
 from verl_mas.testing.tiny_model import byte_tokenizer
+from verl_mas.verl_ import data_plane
 from verl_mas.workflow import clock
 from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.session import SessionConfig

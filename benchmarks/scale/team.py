@@ -9,7 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from verl_mas.config.compose import compose
-from verl_mas.row import RowTags
+from verl_mas.verl_.row import RowTags
 from verl_mas.workflow import Outcome, Task, Team, Workflow
 from verl_mas.workflow.members import instances
 

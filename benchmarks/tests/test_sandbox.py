@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from verl_mas.execution.executor import Execution
-from verl_mas.execution.executors.contained import Contained
+from verl_mas.environment.execution.executor import Execution
+from verl_mas.environment.execution.executors.contained import Contained
 
 
 @pytest.fixture

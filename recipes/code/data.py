@@ -26,9 +26,9 @@ from verl_mas.config.values import load_dataclass
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
 from verl_mas.data.items import Item, first_of_each
 from verl_mas.data.sources import RowSource
+from verl_mas.environment.execution.executor import Execution
+from verl_mas.environment.retrieval.files import Row
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.execution.executor import Execution
-from verl_mas.retrieval.files import Row
 from verl_mas.run_folder.disk import append_line
 from verl_mas.util import cores
 from verl_mas.util.splits import TEST, TRAIN

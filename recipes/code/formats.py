@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from verl_mas.environment.execution.limits import Call, Plain
+from verl_mas.environment.execution.unit_tests import Returns, Stdio, Test, read_assert
+from verl_mas.environment.retrieval.files import Row
 from verl_mas.errors import DataError
-from verl_mas.execution.limits import Call, Plain
-from verl_mas.execution.unit_tests import Returns, Stdio, Test, read_assert
-from verl_mas.retrieval.files import Row
 
 PYTHON_3 = 3  # in CodeContests' solutions.language
 UNPACKED_BYTES = 1 << 30  # of one row's hidden tests

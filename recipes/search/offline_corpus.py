@@ -15,8 +15,8 @@ from typing import TypedDict
 
 from verl_mas.data.dataset import Prepared
 from verl_mas.data.items import Item
+from verl_mas.environment.retrieval.corpus import Passage, write_corpus
 from verl_mas.errors import ConfigError
-from verl_mas.retrieval.corpus import Passage, write_corpus
 
 QUESTIONS, SUMMARIES = "data/fanout-final-dev.json", "data/summaries_en-us.json"
 

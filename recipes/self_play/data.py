@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from verl_mas.cli._arguments import add_settings, values
 from verl_mas.cli.data.world import prepared
 from verl_mas.data.dataset import DATA_SETS, Prepared
+from verl_mas.environment.worlds.world import Setup, find
 from verl_mas.errors import DataError
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp
-from verl_mas.worlds.world import Setup, find
 
 
 def lessons(world: str, options: Mapping[str, object], *, noise: float, seed: int = 0) -> Iterator[Lesson]:

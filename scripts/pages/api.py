@@ -1,4 +1,4 @@
-"""docs/api.md: signature, docstring, fields and methods of every stable name."""
+"""docs/write/api.md: signature, docstring, fields and methods of every stable name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEAD = """\
 
     from verl_mas import Outcome, Task, Team, Workflow
 
-These names are stable: a release that changes one lists it in the [changelog](../CHANGELOG.md). No other name is
+These names are stable: a release that changes one lists it in the [changelog](../../CHANGELOG.md). No other name is
 stable, whatever module it can be imported from. A name is imported when it is first used, so `import verl_mas` loads
 nothing heavy. Only the names under [Advantages](#advantages) load torch. `verl_mas.__version__` is the version.
 
@@ -112,7 +112,7 @@ def members(kind: type) -> Iterator[str]:
     """A table of the fields with a meaning, and each public method and property that we define."""
     meanings = field_meanings(kind)
     if anchor := SETTINGS.get(kind.__name__):
-        yield f"Its fields and their defaults: [settings](settings.md#{anchor}).\n"
+        yield f"Its fields and their defaults: [settings](../train/settings.md#{anchor}).\n"
     elif dataclasses.is_dataclass(kind):
         rows = [(field.name, meanings.get(field.name)) for field in dataclasses.fields(kind) if field.repr]
         rows = [(f"`{name}`", cell(meaning)) for name, meaning in rows if meaning]

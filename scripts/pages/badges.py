@@ -38,5 +38,5 @@ def drawn(name: str, root: Path) -> str:
 
 
 BADGES: dict[str, Callable[[Path], str]] = {
-    f"docs/images/{name}.svg": partial(drawn, name) for name in ("license", "python", "verl")
+    f"docs/start/images/{name}.svg": partial(drawn, name) for name in ("license", "python", "verl")
 }

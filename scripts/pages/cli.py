@@ -1,4 +1,4 @@
-"""docs/cli.md: every command with its arguments, from the parsers that read them.
+"""docs/start/cli.md: every command with its arguments, from the parsers that read them.
 
 It is made from the arguments and not from argparse's help, which depends on the terminal and on Python's version.
 """

@@ -17,7 +17,7 @@ GUARDS = (
     "tests/engines/test_contract.py",
     "tests/checks/test_broken_commands.py",
     "tests/cli/test_broken_arguments.py",
-    "tests/endpoints/test_broken_networks.py",
+    "tests/gateway/endpoints/test_broken_networks.py",
     "tests/run_folder/test_broken_disks.py",
     "benchmarks/tests/test_ledger.py",
 )

@@ -1,4 +1,4 @@
-"""The figures of docs/concepts.md and docs/advantages.md as SVG, light or dark by the system's setting."""
+"""The figures of docs/start/concepts.md and docs/train/advantages.md as SVG, light or dark by the system's setting."""
 
 from __future__ import annotations
 

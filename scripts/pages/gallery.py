@@ -33,7 +33,7 @@ GPUS = """
 
 **Rows that are planned have not been run on GPUs by us.** Memory is the worst moment of a step on one GPU, as
 `verl-mas plan` estimates it; the tests compare it. Times are the paper's, on H100. Success as published is on the page
-of each recipe that a paper's numbers belong to; [how to repeat them](../docs/coming-from.md#reproduce-a-paper).
+of each recipe that a paper's numbers belong to; [how to repeat them](../docs/start/coming-from.md#reproduce-a-paper).
 
 - *composed*: it passes all checks
 - *planned*: it also fits, by the estimate

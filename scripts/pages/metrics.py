@@ -1,4 +1,4 @@
-"""docs/metrics.md: every metric with its meaning, from the table of metrics."""
+"""docs/use/metrics.md: every metric with its meaning, from the table of metrics."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pages.markdown import table
-from verl_mas.metrics.table import METRICS, SECTIONS, TO_WATCH, Metric
+from verl_mas.run_folder.metrics.table import METRICS, SECTIONS, TO_WATCH, Metric
 
 HEAD = """\
 # Metrics
 
-Generated from `verl_mas/metrics/table.yaml` by `python scripts/generate_pages.py`.
+Generated from `verl_mas/run_folder/metrics/table.yaml` by `python scripts/generate_pages.py`.
 
 verl's `Tracking` sends these to every logger, once per step. A prefix `val-` marks metrics of the validation. verl's
 own metrics keep verl's names, and each number is logged once: with one trained policy an actor's metric is

@@ -1,4 +1,4 @@
-"""docs/settings.md: every setting, from the dataclasses that read the values."""
+"""docs/train/settings.md: every setting, from the dataclasses that read the values."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOK = ROOT / "docs/first_team.ipynb"
+NOTEBOOK = ROOT / "docs/start/first_team.ipynb"
 nbformat = pytest.importorskip("nbformat", reason='needs Jupyter: pip install ".[notebook]"', exc_type=ImportError)
 nbclient = pytest.importorskip("nbclient", reason='needs Jupyter: pip install ".[notebook]"', exc_type=ImportError)
 

@@ -17,9 +17,9 @@ import torch
 from scripted_sessions import HALF, box, play
 from tensordict import TensorDict
 
-from verl_mas.row import ADVANTAGES, RESPONSE_MASK, SCORES
 from verl_mas.testing.scripted_llm import calls
 from verl_mas.trainer.step import PolicyRows, gae
+from verl_mas.verl_.row import ADVANTAGES, RESPONSE_MASK, SCORES
 from verl_mas.workflow import Outcome, Workflow
 from verl_mas.workflow.folding import Folding, FoldingRules
 from verl_mas.workflows.recursive import Recursive

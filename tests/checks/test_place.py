@@ -14,7 +14,7 @@ from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.hardware import parse_gpus
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-TEXT = " ".join(page.read_text() for page in [*RECIPES.glob("*/README.md"), *RECIPES.parent.glob("docs/*.md")])
+TEXT = " ".join(page.read_text() for page in [*RECIPES.glob("*/README.md"), *RECIPES.parent.glob("docs/**/*.md")])
 
 
 @pytest.mark.parametrize("command", place.made_by().values())

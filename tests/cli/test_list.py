@@ -8,12 +8,12 @@ import pytest
 from commands import output_of
 
 from verl_mas.cli.list import KINDS
-from verl_mas.grading.math import math_verify
-from verl_mas.worlds.hubs.open_spiel import pyspiel
-from verl_mas.worlds.hubs.openenv import websockets
-from verl_mas.worlds.hubs.pettingzoo import zoo
-from verl_mas.worlds.hubs.reasoning_gym import gym
-from verl_mas.worlds.hubs.textarena import textarena
+from verl_mas.environment.grading.math import math_verify
+from verl_mas.environment.worlds.hubs.open_spiel import pyspiel
+from verl_mas.environment.worlds.hubs.openenv import websockets
+from verl_mas.environment.worlds.hubs.pettingzoo import zoo
+from verl_mas.environment.worlds.hubs.reasoning_gym import gym
+from verl_mas.environment.worlds.hubs.textarena import textarena
 
 OF_TESTS = ("worst", "my_service", "test_registered")  # Other tests register names of their own in this process
 

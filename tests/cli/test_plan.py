@@ -32,7 +32,7 @@ def test_what_policies_hold_while_others_train_is_shown_and_the_verdict_is_last(
 
 
 def test_the_example_of_the_page_is_what_is_printed(plan):
-    page = (Path(__file__).parents[2] / "docs/plan.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/train/plan.md").read_text()
     command, _, rest = page.partition("    verl-mas plan ")[2].partition("\n")
     printed = [line.rstrip() for line in plan(*command.split()).strip().splitlines()]
     assert rest.split("```")[1].strip().splitlines() == printed
@@ -50,7 +50,7 @@ def test_what_does_not_fit_on_some_of_the_gpus_is_put_on_all_of_them_as_printed(
 
 def test_several_machines_are_a_table_and_each_run_uses_all_of_its_machine(plan):
     words = ["+recipe=math/shared", "--gpus", "1x24,4x80,2x8x80", "--assume", "steps=1000"]
-    page = (Path(__file__).parents[2] / "docs/plan.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/train/plan.md").read_text()
     table = page.partition("--gpus 1x24,4x80,2x8x80")[2].split("```")[1].strip("\n").splitlines()
     printed = [line.rstrip() for line in plan(*words).splitlines()]
     assert printed[1:5] == table and printed[5].startswith("1x24: pool shared: update of main takes")
@@ -61,7 +61,7 @@ def test_several_machines_are_a_table_and_each_run_uses_all_of_its_machine(plan)
 
 
 def test_the_factor_to_published_hours_is_that_of_the_page():
-    page = (Path(__file__).parents[2] / "docs/plan.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/train/plan.md").read_text()
     factors = re.findall(r"\d h \| ([\d.]+) \|$", page, re.MULTILINE)
     assert f"{min(factors)} to {max(factors)}" == PUBLISHED
 

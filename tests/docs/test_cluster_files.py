@@ -38,7 +38,9 @@ def test_the_command_of_a_file_is_accepted_with_the_nodes_and_gpus_that_it_asks_
 
 @pytest.mark.parametrize("name", ["Dockerfile", "skypilot.yaml"])
 def test_a_file_installs_as_the_quickstart_does(name):
-    (first, *_) = [block for block in fenced(ROOT / "docs/gpu-quickstart.md") if "constraints-gpu.txt" in block.text]
+    (first, *_) = [
+        block for block in fenced(ROOT / "docs/start/gpu-quickstart.md") if "constraints-gpu.txt" in block.text
+    ]
     text = (FILES / name).read_text().replace(" --no-cache-dir", "")
     lines = re.sub(r"\\\n\s*", "", first.text).splitlines()
     installs = [set(line.split()) for line in lines if line.startswith("pip install")]

@@ -32,13 +32,13 @@ def test_the_gallery_has_every_recipe_once():
 
 
 def test_the_settings_have_each_path_once():
-    of_agents = (ROOT / "docs/settings.md").read_text().partition("## `mas.policies`")[0]
+    of_agents = (ROOT / "docs/train/settings.md").read_text().partition("## `mas.policies`")[0]
     rows = re.findall(r"^\| `(<name>\.[^`]+)` \|", of_agents, re.M)
     assert "<name>.sampling.temperature" in rows and len(rows) == len(set(rows))
 
 
 def test_the_table_of_estimators_has_all_of_them_once():
-    page = (ROOT / "docs/advantages.md").read_text()
+    page = (ROOT / "docs/train/advantages.md").read_text()
     (section,) = re.findall(r"^## Estimators\n(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL)
     cells = re.findall(r"^\|([^|]*)\|", section, re.MULTILINE)
     # Pages and benchmarks register estimators of their own.

@@ -13,7 +13,7 @@ import pytest
 from verl_mas.cli import commands
 
 ROOT = Path(__file__).parents[2]
-PATTERNS = ("*.md", "docs/*.md", "patches/*.md", "recipes/**/README.md", "benchmarks/*.md")
+PATTERNS = ("*.md", "docs/**/*.md", "patches/*.md", "recipes/**/README.md", "benchmarks/*.md")
 PAGES = sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern))
 CODE = re.compile(r"^```.*?^```$|^    [^\n]*$", re.MULTILINE | re.DOTALL)
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

@@ -24,8 +24,8 @@ from verl_mas.errors import ConfigError
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.workflow.session import SessionResult
 
-NO_SNIPPETS = ROOT / "docs/api.md"  # Its blocks are signatures
-DOCS = [page for page in sorted((ROOT / "docs").glob("*.md")) if page != NO_SNIPPETS]
+NO_SNIPPETS = ROOT / "docs/write/api.md"  # Its blocks are signatures
+DOCS = [page for page in sorted((ROOT / "docs").glob("**/*.md")) if page != NO_SNIPPETS]
 PAGES = [ROOT / "README.md", *DOCS, *sorted((ROOT / "recipes").glob("**/README.md"))]
 # Arguments that replace the `...` at the end of a command.
 OF_POLICY = ["actor.ppo_mini_batch_size=8", "actor.use_dynamic_bsz=true", "rollout.n=4", "rollout.name=vllm"]

@@ -19,7 +19,7 @@ import pytest
 from page_blocks import ROOT, Block, commands, fenced
 from ray_start import free_port
 
-PAGE = ROOT / "docs/tutorial.md"
+PAGE = ROOT / "docs/start/tutorial.md"
 # Settings that take long, and their shorter replacements.
 SHORTER = {"steps=400": "steps=20", "total_training_steps: 20": "total_training_steps: 2"}
 SHORTER |= {"test_freq: 5": "test_freq: 2", "save_freq: 10": "save_freq: 2"}

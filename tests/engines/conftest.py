@@ -34,7 +34,7 @@ def make_batcher(model: PreTrainedModel) -> Callable[..., ContinuousBatcher]:
 def on_the_cpu() -> Iterator[None]:
     from verl.plugin.platform import get_platform, set_platform
 
-    from verl_mas.platform.cpu import PlatformCPU
+    from verl_mas.engines.platform.cpu import PlatformCPU
 
     before = get_platform()
     set_platform(PlatformCPU())

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from verl.workers.rollout.replica import TokenOutput
 from vllm_adapters import start
 
-from verl_mas.row import VERSIONS
+from verl_mas.verl_.row import VERSIONS
 
 LENGTHS: dict[str, Any] = {"prompt_length": 64, "response_length": 180, "max_model_len": 256}
 PROMPTS = [[5, 6, 7 + number] for number in range(6)]

@@ -8,7 +8,7 @@ import pytest
 from framework_programs import HERE, REPLIES, ROOT, recorded, table
 from reference_rows import placed
 
-PAGE = (ROOT / "docs" / "programs.md").read_text()
+PAGE = (ROOT / "docs/write/programs.md").read_text()
 ROWS = (HERE / "programs" / "README.md").read_text()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from verl_mas.gateway.messages import Canonical, spellings
 from verl_mas.gateway.tips import Tip, Tips
-from verl_mas.row import Act
+from verl_mas.verl_.row import Act
 from verl_mas.workflow.client import Generation
 from verl_mas.workflow.reply import Reply
 

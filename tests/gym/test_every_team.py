@@ -72,7 +72,7 @@ def test_no_reply_breaks_it(name, arguments, played):
 
 @pytest.mark.parametrize("name", OURS)
 def test_a_value_that_does_not_fit_is_refused_with_its_name(name):
-    """Their ranges are in docs/settings.md, and `tests/config` tries values of every range."""
+    """Their ranges are in docs/train/settings.md, and `tests/config` tries values of every range."""
     for argument in settable(find(name)):
         with pytest.raises(ConfigError, match=argument):
             resolve(WorkflowSpec(name, args={argument: {"no": "such"}}))

@@ -6,7 +6,7 @@ import pytest
 from in_process_programs import NAME
 from played import played, task_of
 
-from verl_mas.execution.executor import Execution
+from verl_mas.environment.execution.executor import Execution
 from verl_mas.gym.puzzles.puzzle import board, row
 from verl_mas.gym.puzzles.teams import PlannerExecutor, SinglePlayer, ToolUserPlanner
 from verl_mas.util.splits import TRAIN

@@ -26,7 +26,7 @@ ROWS = [
 TIME = re.compile(
     r"^\| `(\+recipe=\S+)` \| (\d) x 80 GB \| ([\d,]+) \| (\d+) h \| (\d+) h \| ([\d.]+) \|$", re.MULTILINE
 )
-PUBLISHED = TIME.findall((RECIPES.parent / "docs/plan.md").read_text())
+PUBLISHED = TIME.findall((RECIPES.parent / "docs/train/plan.md").read_text())
 
 
 @pytest.mark.parametrize(("recipe", "gpus", "steps", "published", "hours", "factor"), PUBLISHED)

@@ -14,9 +14,9 @@ import pytest
 from async_tests import pytest_pyfunc_call as pytest_pyfunc_call
 from omegaconf import OmegaConf
 
-from verl_mas import data_plane
 from verl_mas.config.schema import FaultSpec, MasConfig, PolicySpec, TrajectorySpec
 from verl_mas.testing.tiny_model import byte_tokenizer
+from verl_mas.verl_ import data_plane
 from verl_mas.verl_.types import Fields, Tokenizer
 from verl_mas.workflow import Task, Workflow
 from verl_mas.workflow.client import LLMClient

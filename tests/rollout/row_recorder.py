@@ -11,7 +11,7 @@ import transfer_queue as tq
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 if TYPE_CHECKING:
-    from verl_mas.data_plane import Rows
+    from verl_mas.verl_.data_plane import Rows
 
 
 class RowRecorder(ReplayBuffer):

@@ -13,7 +13,7 @@ from verl_mas.config.schema import FaultSpec, MasConfig
 from verl_mas.rollout import worker as module
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.worker import GroupFailed, MasAgentLoopWorker
-from verl_mas.row import SESSION_ID
+from verl_mas.verl_.row import SESSION_ID
 
 TRAJECTORY = {"validate": False, "step": 1, "sample_index": 0, "rollout_n": 0}
 

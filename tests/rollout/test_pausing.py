@@ -12,13 +12,13 @@ from resuming import client_of
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.replica import TokenOutput
 
-from verl_mas import data_plane
 from verl_mas.config.schema import FaultSpec, MasConfig, PolicySpec
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.manager import MasAgentLoopManager
 from verl_mas.rollout.team_client import TeamClient
 from verl_mas.rollout.verl_client import VerlPolicy
 from verl_mas.rollout.worker import MasAgentLoopWorker, gates_of
+from verl_mas.verl_ import data_plane
 from verl_mas.workflow import Outcome
 
 

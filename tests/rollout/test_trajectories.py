@@ -12,11 +12,11 @@ from session_records import Recorder
 
 from verl_mas.config.schema import AgentSpec, TrajectorySpec
 from verl_mas.errors import DataError, DiskError, FaultKind, SessionFault
+from verl_mas.results.sessions.reader import SessionIndex, read_sessions
 from verl_mas.rollout import trajectories
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.trajectories import ImageFiles, Space, TextPerToken, TrajectoryWriter
 from verl_mas.run_folder.session_files import write_advantages
-from verl_mas.sessions.reader import SessionIndex, read_sessions
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow.session import SessionResult
 from verl_mas.workflows.single import Single

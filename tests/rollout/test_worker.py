@@ -18,12 +18,12 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from verl_mas.config.schema import AgentSpec, FaultSpec, MasConfig, PolicySpec, TrajectorySpec
 from verl_mas.errors import ConfigError, DiskError, EngineLost
+from verl_mas.results.sessions.reader import read_sessions
 from verl_mas.rollout import worker as module
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.lag import Longest
 from verl_mas.rollout.manager import MasAgentLoopManager
 from verl_mas.run_folder.session_files import write_advantages
-from verl_mas.sessions.reader import read_sessions
 from verl_mas.workflow import Outcome, Tag
 from verl_mas.workflow.members import members_of
 from verl_mas.workflow.tool_sources import tools_of

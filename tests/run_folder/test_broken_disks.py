@@ -17,14 +17,14 @@ import verl_mas
 from verl_mas.config.schema import TrajectorySpec
 from verl_mas.data.dataset import write_parquet
 from verl_mas.errors import DiskError
+from verl_mas.results.serve.evaluate import Results
+from verl_mas.results.sessions.reader import SessionIndex
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.run_folder import checkpoints
 from verl_mas.run_folder.about import AboutFile, attempts, read_about
 from verl_mas.run_folder.disk import recording
-from verl_mas.run_folder.metrics import FILE, MetricsFile, read_steps
+from verl_mas.run_folder.metrics.file import FILE, MetricsFile, read_steps
 from verl_mas.run_folder.session_files import new_attempt
-from verl_mas.serve.evaluate import Results
-from verl_mas.sessions.reader import SessionIndex
 from verl_mas.workflow.session import SessionResult
 
 

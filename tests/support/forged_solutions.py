@@ -1,5 +1,5 @@
-"""Programs that try to pass tests without solving them: those of tests/execution, and families of programs that
-differ in a line."""
+"""Programs that try to pass tests without solving them: those of tests/environment/execution, and families of programs
+that differ in a line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _patched(patch: str) -> str:
     return f"def patch():\n    {patch}\npatch()\ndef solve(x):\n    patch()\n    return x\nprint(True)\n"
 
 
-WRITTEN = Path(__file__).parents[2] / "tests/execution/forged_solutions.yaml"
+WRITTEN = Path(__file__).parents[2] / "tests/environment/execution/forged_solutions.yaml"
 KINDS = ("object", "int", "str", "float", "list", "tuple", "dict", "bytes")
 FORGED = {
     **{case.name: case.program for case in read(WRITTEN)},

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from verl_mas.grading.math import AnswerChecker, BoxedAnswer, Grade
+from verl_mas.environment.grading.math import AnswerChecker, BoxedAnswer, Grade
 from verl_mas.workflow.codecs import ActionList, Choice, JsonBlock, Malformed
 
 Family = Callable[[random.Random, str, str], str]

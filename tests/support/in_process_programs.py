@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from unittest.mock import patch
 
-from verl_mas.execution.executor import Execution
-from verl_mas.execution.limits import Answer, Call, Limits, Result, Status
+from verl_mas.environment.execution.executor import Execution
+from verl_mas.environment.execution.limits import Answer, Call, Limits, Result, Status
 
 NAME = f"{__name__}:InProcess"
 

@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from verl_mas.config.sampling import Sampling
 from verl_mas.config.schema import AgentSpec, FaultSpec
+from verl_mas.results.serve.model import copy_tokenizer
 from verl_mas.run_folder.checkpoints import RUN_FILE, complete
-from verl_mas.serve.model import copy_tokenizer
 from verl_mas.testing.tiny_model import tiny_model
 from verl_mas.workflow.team_file import FORMAT, TeamFile, TeamPolicy, TeamWorkflow
 

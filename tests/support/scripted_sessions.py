@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from in_process_programs import NAME
 
 from verl_mas.config.schema import BranchSpec, FaultSpec
-from verl_mas.execution.executor import Execution
+from verl_mas.environment.execution.executor import Execution
 from verl_mas.testing.scripted_llm import Script, ScriptedLLM
 from verl_mas.workflow import Reply, Task, Workflow
 from verl_mas.workflow.run import run

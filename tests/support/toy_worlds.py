@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 
-from verl_mas.worlds import Observation, Setup, View, World
+from verl_mas.environment.worlds import Observation, Setup, View, World
 
 TOY = f"{__file__}:Count"
 PLAYERS = ("left", "right")

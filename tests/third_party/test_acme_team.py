@@ -26,7 +26,7 @@ from verl_mas.config.schema import MasConfig
 from verl_mas.engines.sampling import sampling_errors
 from verl_mas.planning.fit import needed_tokens
 from verl_mas.planning.load import ServingLoad
-from verl_mas.user_code import load_user_code
+from verl_mas.config.user_code import load_user_code
 
 plugins, out = sys.argv[1:-1], sys.argv[-1]
 load_user_code(MasConfig(plugins=plugins))

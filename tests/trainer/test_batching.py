@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 
-from verl_mas.data_plane import join, select
 from verl_mas.errors import DataError
 from verl_mas.trainer.batching import MicroBatches, by_policy, plan, side_by_side, spread_padding
+from verl_mas.verl_.data_plane import join, select
 
 
 def batch(*policies: str) -> KVBatchMeta:

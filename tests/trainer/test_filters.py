@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 
-from verl_mas import data_plane
 from verl_mas.advantage import AdvantageOptions
 from verl_mas.config.modes import SYNC
 from verl_mas.config.run import Run
 from verl_mas.config.schema import FilterSpec, MasConfig, PolicySpec
 from verl_mas.errors import DataError
+from verl_mas.results.sessions.reader import read_sessions
 from verl_mas.rollout.counts import SessionCounts
-from verl_mas.row import RowKey
-from verl_mas.sessions.reader import read_sessions
 from verl_mas.trainer.agreement import Agreement
 from verl_mas.trainer.filters import EMPTY_BATCHES, TaskFilter, sampled_tasks
 from verl_mas.trainer.step import Columns, Credit, step_advantages, with_advantage
 from verl_mas.trainer.trainer import TeamTrainer
+from verl_mas.verl_ import data_plane
+from verl_mas.verl_.row import RowKey
 
 UNIFORM = [0.0, 0.0]
 MIXED = [0.0, 1.0]

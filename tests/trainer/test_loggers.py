@@ -14,7 +14,7 @@ import pytest
 from verl.trainer.ppo.v1 import trainer_base
 
 from verl_mas.rollout.worker import ATTEMPT
-from verl_mas.run_folder.metrics import read_steps
+from verl_mas.run_folder.metrics.file import read_steps
 from verl_mas.trainer.recorded import logging_to
 
 # They are in the environment of `make test-hubs` alone.

@@ -22,10 +22,10 @@ from verl.workers.utils.losses import ppo_loss
 
 from verl_mas.config.merge import LOSS_MODES, set_mode
 from verl_mas.config.run import ON_POLICY_LOSSES, PROPORTIONAL_LOSSES
-from verl_mas.row import KEPT_SHARE, LOSS_WEIGHTS
 from verl_mas.trainer.batching import plan, spread_padding
 from verl_mas.trainer.loss_weights import on_policy, over_all_rows, step_weights, weighs_rows, weighted
 from verl_mas.trainer.step import kept_share
+from verl_mas.verl_.row import KEPT_SHARE, LOSS_WEIGHTS
 
 KL, ENTROPY, CLIP, FACTOR, WORDS, PROMPT = 0.3, 0.1, 0.2, 7, 19, 2
 WEIGHTINGS = list(LOSS_MODES)

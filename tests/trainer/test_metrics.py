@@ -6,9 +6,9 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.utils import MetricsAggregator
 
-from verl_mas.row import RowKey
 from verl_mas.trainer.metrics import agent_metrics, log_prob_metrics, policy_metrics, result_of, step_line
 from verl_mas.trainer.step import Columns, PolicyRows
+from verl_mas.verl_.row import RowKey
 
 
 def part(rows, padding, **metrics):

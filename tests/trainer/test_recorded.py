@@ -19,7 +19,7 @@ from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
 from verl_mas.run_folder.about import attempts, read_about
 from verl_mas.run_folder.lock import RunLock
-from verl_mas.run_folder.metrics import MetricsFile, file_of_verl, read_steps
+from verl_mas.run_folder.metrics.file import MetricsFile, file_of_verl, read_steps
 from verl_mas.trainer.recorded import attempt, cluster, git_state, logging_to, places, seeds
 from verl_mas.trainer.trainer import TeamTrainer
 from verl_mas.util import cores

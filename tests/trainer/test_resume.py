@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from verl_mas import cli
+from verl_mas.results.sessions.reader import read_sessions
+from verl_mas.results.sessions.run import open_run
 from verl_mas.run_folder import worker_log
 from verl_mas.run_folder.about import attempts
 from verl_mas.run_folder.checkpoints import latest, whole_checkpoints
-from verl_mas.run_folder.metrics import DROPPED, read_steps
+from verl_mas.run_folder.metrics.file import DROPPED, read_steps
 from verl_mas.run_folder.session_files import files_of
 from verl_mas.run_folder.session_table import read_lines
-from verl_mas.sessions.reader import read_sessions
-from verl_mas.sessions.run import open_run
 from verl_mas.testing.tiny_model import byte_tokenizer, tiny_model
 from verl_mas.trainer.checkpoint import RNG_FILE
 from verl_mas.trainer.policies.weight_folder import read

@@ -12,11 +12,11 @@ from omegaconf import OmegaConf
 from verl_mas.advantage import AdvantageOptions, RunningScores
 from verl_mas.advantage.record import Moments, Owner
 from verl_mas.errors import ConfigError, ConfigWarning
-from verl_mas.row import RowKey
 from verl_mas.trainer.checkpoint import Checkpoints
 from verl_mas.trainer.metrics import agent_metrics
 from verl_mas.trainer.running import RUNNING_FILE, RunningState
 from verl_mas.trainer.step import Columns, step_advantages
+from verl_mas.verl_.row import RowKey
 
 OF = {"algorithm.adv_estimator": "agent_rae", "mas.advantage.weighting": "per_session", "roles": ["solver", "verifier"]}
 SCORES = {

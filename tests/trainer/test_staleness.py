@@ -11,10 +11,10 @@ from tensordict import TensorDict
 from tensordict.tensorclass import NonTensorData, NonTensorStack
 from transfer_queue import KVBatchMeta
 
-from verl_mas import data_plane
 from verl_mas.trainer import staleness as module
 from verl_mas.trainer.staleness import TokenCount, clip_limits, row_metrics, versions_of
 from verl_mas.trainer.step import PolicyRows
+from verl_mas.verl_ import data_plane
 
 STEP = 6  # trains on top of version 5
 

@@ -8,11 +8,9 @@ from omegaconf import OmegaConf
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
-from verl_mas import data_plane
 from verl_mas.advantage import AdvantageOptions
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig, RewardSpec
-from verl_mas.row import RowKey
 from verl_mas.trainer.step import (
     Columns,
     Credit,
@@ -27,6 +25,8 @@ from verl_mas.trainer.step import (
     without_zero_advantage,
     write_advantages,
 )
+from verl_mas.verl_ import data_plane
+from verl_mas.verl_.row import RowKey
 
 KEYS = ["1-0_0_0", "1-0_0_1", "1-0_1_0"]
 

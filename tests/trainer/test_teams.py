@@ -15,7 +15,7 @@ import psutil
 import pytest
 import torch
 
-from verl_mas.sessions.reader import read_sessions
+from verl_mas.results.sessions.reader import read_sessions
 
 pytestmark = pytest.mark.e2e
 HERE = Path(__file__).parent

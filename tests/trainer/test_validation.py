@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transfer_queue import KVBatchMeta
 
-from verl_mas import data_plane
 from verl_mas.config.run import Run
 from verl_mas.errors import SessionsFailed
 from verl_mas.rollout.counts import SessionCounts
@@ -19,6 +18,7 @@ from verl_mas.trainer.pass_at_k import interval, ks, mean_of_sets, pass_at_k, re
 from verl_mas.trainer.timeline import Timeline
 from verl_mas.trainer.trainer import TeamTrainer
 from verl_mas.trainer.validation import ScoredSession, confusion, pass_rates, reported
+from verl_mas.verl_ import data_plane
 
 
 def session(score, number=0, uid="val1-0-0", source="s", verdicts=None, **info):

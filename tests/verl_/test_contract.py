@@ -43,7 +43,7 @@ OPEN = (
 TOUCHING = {
     *("engines.kinds.sglang", "engines.kinds.vllm", "engines.transformers.replica"),
     *("engines.vllm_extension", *(f"verl_mas_vllm_cpu.{name}" for name in ("adapter", "server", "worker"))),
-    *("platform.fsdp", "rollout.manager", "rollout.team_client", "rollout.verl_client", "rollout.worker"),
+    *("engines.platform.fsdp", "rollout.manager", "rollout.team_client", "rollout.verl_client", "rollout.worker"),
     *("trainer.adapters.engine", "trainer.modes.asynchronous", "trainer.policies.local_policy"),
     *(
         "trainer.policies.policy_trainer",

@@ -6,8 +6,8 @@ import torch
 
 from verl_mas.config.schema import AgentSpec, FaultSpec, RewardSpec
 from verl_mas.errors import FaultKind, WorkflowError
-from verl_mas.row import Act
 from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.verl_.row import Act
 from verl_mas.workflow import Generation, Outcome, Reply, Task
 from verl_mas.workflow.members import Member
 from verl_mas.workflow.rewards import Earned, Score, row_rewards, rows_of

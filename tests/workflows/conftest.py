@@ -9,8 +9,8 @@ import pytest
 def index(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of an index of three passages."""
     pytest.importorskip("tantivy")
-    from verl_mas.retrieval.corpus import Passage
-    from verl_mas.retrieval.index import build
+    from verl_mas.environment.retrieval.corpus import Passage
+    from verl_mas.environment.retrieval.index import build
 
     texts = {"Brel": "Brel was founded by Aiko.", "Aiko": "Aiko was born in Tazor.", "Tazor": "Tazor is a city."}
     folder = tmp_path_factory.mktemp("index") / "i"

@@ -9,7 +9,7 @@ pytest.importorskip("math_verify")
 from scripted_sessions import IN_PROCESS, acts_of, box, prompts_of, python
 from scripted_sessions import play as play_workflow
 
-from verl_mas.execution.executor import Execution
+from verl_mas.environment.execution.executor import Execution
 from verl_mas.workflow import Task
 from verl_mas.workflows.ensemble import Ensemble
 

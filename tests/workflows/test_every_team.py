@@ -16,9 +16,9 @@ from in_process_programs import NAME
 from scripted_sessions import APPROVE, box, python
 
 from verl_mas.config.schema import AgentSpec, FaultSpec, WorkflowSpec
+from verl_mas.environment.execution.problem import Problem
+from verl_mas.environment.execution.unit_tests import Stdio
 from verl_mas.errors import SessionFault
-from verl_mas.execution.problem import Problem
-from verl_mas.execution.unit_tests import Stdio
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow import Task
@@ -75,7 +75,7 @@ SHIPPED = [name for name in WORKFLOWS if find(name).__module__.startswith("verl_
 
 
 def test_every_team_is_here():
-    # A program is that of its user: tests/gateway. Environments of verifiers: tests/worlds/hubs.
+    # A program is that of its user: tests/gateway. Environments of verifiers: tests/environment/worlds/hubs.
     assert {name for name, *_ in TEAMS} == set(SHIPPED) - {"program", "verifiers"}
 
 

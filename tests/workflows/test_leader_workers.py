@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from verl_mas.config.schema import FaultSpec
+from verl_mas.environment.retrieval.corpus import Passage
+from verl_mas.environment.retrieval.index import build
 from verl_mas.errors import ConfigError, DataError, SessionFault
-from verl_mas.retrieval.corpus import Passage
-from verl_mas.retrieval.index import build
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow import Generation, Malformed, Task
 from verl_mas.workflow.run import run

@@ -8,8 +8,8 @@ pytest.importorskip("tantivy")
 from scripted_sessions import play as play_workflow
 
 import verl_mas.workflows.search_team as search_team
+from verl_mas.environment.retrieval.client import Breaker, RetrieverClient
 from verl_mas.errors import ConfigError, SessionFault
-from verl_mas.retrieval.client import Breaker, RetrieverClient
 from verl_mas.rollout.truncation import fit
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task

@@ -12,8 +12,8 @@ from verl_mas.advantage import validation
 from verl_mas.advantage.kernel import GroupStats, Partition, Prior, compact, moments, normalise, total, units_per_group
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput, RunningScores, owners_of
+from verl_mas.config.registry import Registry
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.registry import Registry
 from verl_mas.util.later import Tensor, torch
 
 Compared: TypeAlias = Callable[[AdvantageInput, AdvantageOptions], AdvantageOutput]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from verl_mas.advantage.kernel import GroupStats, Partition, Prior, compact, moments, part_of_group
 from verl_mas.errors import DataError
-from verl_mas.row import Act, RowKey, RowTags
 from verl_mas.util.later import Tensor, np, pd, torch
+from verl_mas.verl_.row import Act, RowKey, RowTags
 
 # The weight of earlier scores is multiplied by this factor in each step, so they average over about ten steps.
 RUNNING_DECAY = 0.9

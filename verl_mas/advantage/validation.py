@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from verl_mas.advantage.kernel import Partition
 from verl_mas.advantage.record import AdvantageInput
+from verl_mas.config.registry import nearest
 from verl_mas.errors import DataError
-from verl_mas.registry import nearest
 from verl_mas.util.later import Tensor, torch
 
 ACT = ("task", "session", "agent", "instance", "turn", "branch")

@@ -20,12 +20,12 @@ from verl_mas.checks.data import FirstRows, sound_rows, truth_of
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.refusals import Problem, as_refusal, user_code
 from verl_mas.checks.session import Played
+from verl_mas.config.registry import nearest
+from verl_mas.environment.grading.forms import FORMS, MARKS
+from verl_mas.environment.grading.grader import Grader
+from verl_mas.environment.grading.qa import golden_answers
 from verl_mas.errors import ConfigError, ConfigWarning, DataError, MasError
-from verl_mas.grading.forms import FORMS, MARKS
-from verl_mas.grading.grader import Grader
-from verl_mas.grading.qa import golden_answers
-from verl_mas.registry import nearest
-from verl_mas.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
+from verl_mas.verl_.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow import Codec, Malformed
 from verl_mas.workflow.task import text_of

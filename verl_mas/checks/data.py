@@ -13,10 +13,10 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from verl_mas.checks.place import is_remote, missing
 from verl_mas.checks.refusals import Problem
+from verl_mas.config.registry import nearest
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning
-from verl_mas.registry import nearest
-from verl_mas.row import EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
+from verl_mas.verl_.row import EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.task import text_of
 

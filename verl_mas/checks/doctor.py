@@ -16,14 +16,14 @@ from sysconfig import get_path
 from packaging.requirements import Requirement
 
 from verl_mas.checks.machine import INSTALL, PLUGIN, import_error, nvcc, requirements
+from verl_mas.config.registry import installed
 from verl_mas.engines.facts import ENGINES
+from verl_mas.engines.platform import DEVICE as CPU
+from verl_mas.environment.execution.contained.child import YES
+from verl_mas.environment.execution.contained.probes import PROBES, got_through, not_contained
+from verl_mas.environment.execution.executor import Execution
+from verl_mas.environment.execution.executors.contained import Contained
 from verl_mas.errors import ConfigError, ConfigWarning, ExecutorFailed
-from verl_mas.execution.contained.child import YES
-from verl_mas.execution.contained.probes import PROBES, got_through, not_contained
-from verl_mas.execution.executor import Execution
-from verl_mas.execution.executors.contained import Contained
-from verl_mas.platform import DEVICE as CPU
-from verl_mas.registry import installed
 from verl_mas.util import installed_version
 from verl_mas.verl_ import VERSION
 
@@ -126,9 +126,14 @@ def look_at_gpu_tools() -> Iterator[Aspect]:
         # Triton compiles a launcher for its kernels, and so does torch.compile, which uses it.
         ("C compiler", compiler, False, "apt-get install gcc"),
         ("Python headers", headers, False, f"apt-get install {python}-dev"),
-        ("nvcc", nvcc(), None, f"{INSTALL}, for engines that compile kernels: docs/gpu-quickstart.md"),
+        ("nvcc", nvcc(), None, f"{INSTALL}, for engines that compile kernels: docs/start/gpu-quickstart.md"),
         ("cupy", installed_version("cupy-cuda13x"), None, "pip install cupy-cuda13x==14.0.1, for engines apart"),
-        ("flash-attn", installed_version("flash-attn"), None, "docs/gpu-quickstart.md: its wheel is for torch 2.11"),
+        (
+            "flash-attn",
+            installed_version("flash-attn"),
+            None,
+            "docs/start/gpu-quickstart.md: its wheel is for torch 2.11",
+        ),
     ):
         yield Aspect(what, found) if found else Aspect(what, "not found", missing_is, fix)
 

@@ -7,13 +7,13 @@ import os
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas import platform
 from verl_mas.checks.machine import check_plugin
 from verl_mas.checks.run import exit_on_error, finalize_team, require_accepted
 from verl_mas.config.cluster import adapt, send_command
 from verl_mas.config.modes import KEY, MODES, mode_of
+from verl_mas.engines import platform
+from verl_mas.engines.platform.ray_workers import fork_workers
 from verl_mas.errors import raise_all
-from verl_mas.platform.ray_workers import fork_workers
 
 
 class UseCpu(Callback):
@@ -28,7 +28,7 @@ class UseCpu(Callback):
     def on_job_start(self, config: DictConfig, **kwargs: object) -> None:
         from verl.plugin.platform import get_platform, set_platform
 
-        from verl_mas.platform.cpu import PlatformCPU
+        from verl_mas.engines.platform.cpu import PlatformCPU
 
         os.environ["VERL_PLATFORM"] = platform.DEVICE
         with exit_on_error():

@@ -20,8 +20,8 @@ from verl_mas.checks.place import no_connection, target, unless_elsewhere
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.cluster import RAY_INIT, address, joined, loopback_servers
 from verl_mas.config.placement import CPUS_PER_GPU, Resources, cpus_needed, gpus_needed, pool_shape, require, used_pools
+from verl_mas.engines.platform import DEVICE, selected
 from verl_mas.errors import ConfigError, ConfigWarning
-from verl_mas.platform import DEVICE, selected
 
 PLUGIN = "verl_mas.plugin"
 INSTALL = "apt-get install cuda-toolkit-13-0, from NVIDIA's repository"  # CUDA's compiler
@@ -127,7 +127,7 @@ def _step_without_gpus(config: DictConfig) -> Problem | None:
         return None
     value, why = "this Slurm step has no GPU", "a step has GPUs that are asked for by number, not those of --exclusive"
     gpus = f"--gpus-per-node={config.trainer.n_gpus_per_node}"
-    fix = f"srun {gpus} --cpus-per-task=$SLURM_CPUS_ON_NODE --cpu-bind=none, as in docs/clusters.md"
+    fix = f"srun {gpus} --cpus-per-task=$SLURM_CPUS_ON_NODE --cpu-bind=none, as in docs/train/clusters.md"
     return ConfigWarning(value, why, fix) if joined(config) else ConfigError(value, rule=why, fix=fix)
 
 

@@ -15,10 +15,10 @@ from verl_mas.config.merge import SECTION
 from verl_mas.config.placement import policies_on, pool_shape, serving_pool, sessions_at_once, used_pools
 from verl_mas.config.run import Run, View
 from verl_mas.config.schema import AgentSpec
+from verl_mas.engines.platform import DEVICE as CPU
 from verl_mas.engines.serving import serving
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.model_folder import model_number
-from verl_mas.platform import DEVICE as CPU
 from verl_mas.run_folder.checkpoints import to_resume
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.members import Member

@@ -43,7 +43,9 @@ from verl_mas.config.placement import local_policies
 from verl_mas.config.run import Run, load
 from verl_mas.config.schema import MasConfig
 from verl_mas.config.settle import settle
+from verl_mas.config.user_code import load_user_code
 from verl_mas.engines.facts import facts_of
+from verl_mas.engines.platform import DEVICE as CPU
 from verl_mas.engines.serving import settled
 from verl_mas.errors import ConfigError, ConfigWarning, MasError, raise_all
 from verl_mas.planning.hardware import Hardware, has_gpu
@@ -52,8 +54,6 @@ from verl_mas.planning.model_folder import UnknownSize, chat_of, size_in
 from verl_mas.planning.path import settle_attention, training_path
 from verl_mas.planning.plan import RunPlan, make_plan
 from verl_mas.planning.step import Assumed, Sample, rows_of, training_line, usual_step
-from verl_mas.platform import DEVICE as CPU
-from verl_mas.user_code import load_user_code
 from verl_mas.workflow.commit import COMMIT_RULES
 from verl_mas.workflow.tools import Tool
 

@@ -21,8 +21,8 @@ from verl_mas.config.schema import PolicySpec
 from verl_mas.engines.sampling import sampling_errors
 from verl_mas.errors import ConfigError, ConfigWarning, FaultKind, InvalidInput, SessionFault, WorkflowError
 from verl_mas.planning.model_folder import Chat, chat_of
-from verl_mas.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
 from verl_mas.util.threads import begun
+from verl_mas.verl_.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
 from verl_mas.workflow.base import resolve
 from verl_mas.workflow.client import Generation, Request
 from verl_mas.workflow.marks import plain_request

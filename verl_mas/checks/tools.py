@@ -15,8 +15,8 @@ from verl_mas.checks.place import missing, unless_elsewhere
 from verl_mas.checks.refusals import Problem, as_refusals, user_code
 from verl_mas.config.merge import SECTION
 from verl_mas.config.schema import AgentSpec
+from verl_mas.environment.mcp.servers import McpServers
 from verl_mas.errors import ConfigError, ConfigWarning, InvalidInput
-from verl_mas.mcp.servers import McpServers
 from verl_mas.planning.model_folder import chat_of
 from verl_mas.workflow.client import Message
 from verl_mas.workflow.codecs import JsonObject

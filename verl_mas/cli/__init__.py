@@ -90,7 +90,7 @@ def _main(argv: list[str]) -> int:
         return 0
     command, *rest = argv
     if command not in commands():
-        from verl_mas.registry import nearest
+        from verl_mas.config.registry import nearest
 
         sys.stderr.write(f"verl-mas: no command {command!r}: {nearest(command, commands())}\n")
         return 2

@@ -1,6 +1,6 @@
 """The arguments that commands share, so that one name means the same everywhere, and the checks of their values.
 
-A command's module has `parser()`, which is quick to call (help, completion and docs/cli.md are made of it), and
+A command's module has `parser()`, which is quick to call (help, completion and docs/start/cli.md are made of it), and
 `main(argv)`, which imports what is slow to import.
 """
 

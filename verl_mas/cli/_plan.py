@@ -25,7 +25,7 @@ PHASES = {
 }
 
 
-PUBLISHED = "1.2 to 2.9"  # the factors of docs/plan.md
+PUBLISHED = "1.2 to 2.9"  # the factors of docs/train/plan.md
 
 
 def show(plan: RunPlan, report: CheckReport) -> None:
@@ -138,7 +138,7 @@ def _time(time: JsonObject) -> Iterator[str]:
     if limit:
         longest = f", {hours * limit / seconds:,.1f} h for the run" if hours else ""
         yield f"  with replies of data.max_response_length={step.longest:,}: {limit:,.0f} s per step{longest}"
-    yield f"  published hours of six runs are {PUBLISHED} times below their plans: docs/plan.md"
+    yield f"  published hours of six runs are {PUBLISHED} times below their plans: docs/train/plan.md"
     if step.acts > 1:
         tokens = step.rows * step.length / (step.alone.rows * step.alone.length)
         cost = f"{seconds / alone:.1f} times the time, {tokens:.1f} times the tokens"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from verl_mas.cli._arguments import add_settings, values
 
 if TYPE_CHECKING:
-    from verl_mas.serve.runtime import Runtime
+    from verl_mas.results.serve.runtime import Runtime
 
 
 def add_loading(parser: argparse.ArgumentParser) -> None:
@@ -25,8 +25,8 @@ def add_loading(parser: argparse.ArgumentParser) -> None:
 
 def load_runtime(options: argparse.Namespace, folder: Path, sampling: Mapping[str, object] | str = "") -> Runtime:
     from verl_mas.config.values import load_dataclass
-    from verl_mas.serve.endpoints import Endpoint, EngineSettings
-    from verl_mas.serve.runtime import Runtime
+    from verl_mas.results.serve.endpoints import Endpoint, EngineSettings
+    from verl_mas.results.serve.runtime import Runtime
 
     given = values(options.endpoint, "POLICY=URL, or POLICY={base_url: URL, model: NAME, api_key_env: NAME}")
     endpoints: dict[str, Endpoint] = {name: at if isinstance(at, dict) else str(at) for name, at in given.items()}

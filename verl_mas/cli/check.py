@@ -69,8 +69,8 @@ def known_settings(arguments: Sequence[str] = ()) -> list[Setting]:
     from verl_mas.config.describe import settings
     from verl_mas.config.run import load
     from verl_mas.config.schema import MasConfig
+    from verl_mas.config.user_code import load_user_code
     from verl_mas.engines.transformers.request import PATH, Options
-    from verl_mas.user_code import load_user_code
     from verl_mas.workflow.base import find
 
     known = [*settings(MasConfig, "mas"), *settings(AdvantageOptions, "mas.advantage"), *settings(Options, PATH)]

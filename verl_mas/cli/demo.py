@@ -12,8 +12,8 @@ from importlib.metadata import EntryPoint
 
 from verl_mas.cli import summary
 from verl_mas.cli._parser import Parser
+from verl_mas.config.registry import installed, nearest
 from verl_mas.errors import ConfigError
-from verl_mas.registry import installed, nearest
 from verl_mas.util.text import listed
 
 DEFAULT = "split_clues"

@@ -19,13 +19,13 @@ from verl_mas.cli._output import console, write_json
 from verl_mas.cli._parser import Parser, UsageError
 from verl_mas.cli._team import add_loading, load_runtime
 from verl_mas.errors import ConfigWarning, SessionsFailed
-from verl_mas.metrics.names import control_of
+from verl_mas.run_folder.metrics.names import control_of
 from verl_mas.util.text import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from verl_mas.serve.evaluate import Table as Numbers
+    from verl_mas.results.serve.evaluate import Table as Numbers
     from verl_mas.verl_.types import Fields
 
 EVERY_S = 10.0  # seconds between two lines of progress in a pipe or a file
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
     teams = [options.dir, *([options.compare] if options.compare else [])]
     evaluated = [_evaluated(options, folder, number) for number, folder in enumerate(teams)]
 
-    from verl_mas.serve.evaluate import difference, summary
+    from verl_mas.results.serve.evaluate import difference, summary
 
     summaries = [{"dir": str(folder), **summary(records)} for folder, records in zip(teams, evaluated, strict=True)]
     compared = difference(*evaluated) if len(evaluated) == 2 else {}
@@ -81,10 +81,10 @@ def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[F
     from tqdm import tqdm
 
     from verl_mas.config.values import load_dataclass
-    from verl_mas.serve.endpoints import EngineSettings
-    from verl_mas.serve.evaluate import Evaluation, Results, identity_of, read_rows
-    from verl_mas.serve.places import open_export
-    from verl_mas.serve.runtime import TRAINING, checked_sampling
+    from verl_mas.results.serve.endpoints import EngineSettings
+    from verl_mas.results.serve.evaluate import Evaluation, Results, identity_of, read_rows
+    from verl_mas.results.serve.places import open_export
+    from verl_mas.results.serve.runtime import TRAINING, checked_sampling
 
     team = open_export(folder)
     rows = read_rows(options.data, str(team.verl.get("data.prompt_key", "prompt")), options.limit)
@@ -124,7 +124,7 @@ def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[F
 
 def _check(folder: Path, records: list[Fields]) -> None:
     """Raise an error instead of giving a score if too many sessions failed, as validation does."""
-    from verl_mas.serve.places import open_export
+    from verl_mas.results.serve.places import open_export
 
     failed = [record for record in records if record["failed"]]
     limit = open_export(folder).faults.max_dropped_share

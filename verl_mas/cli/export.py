@@ -1,7 +1,7 @@
 """Write the policies of a checkpoint as folders that others load, and the team as team.yaml.
 
 A trained policy becomes a Hugging Face folder, an adapter a PEFT folder or, with --merge, a Hugging Face folder as
-well. docs/after-training.md has the details.
+well. docs/use/after-training.md has the details.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def parser() -> Parser:
 
 def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
-    from verl_mas.serve.export import Export, find_checkpoint
+    from verl_mas.results.serve.export import Export, find_checkpoint
     from verl_mas.workflow.team_file import read_team
 
     checkpoint = find_checkpoint(options.run.absolute(), options.step)

@@ -1,4 +1,4 @@
-"""Write the sessions of a run for other tools, and print what is left out: docs/sessions.md has the formats."""
+"""Write the sessions of a run for other tools, and print what is left out: docs/use/sessions.md has the formats."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
         raise UsageError("--min-reward", rule="it chooses acts to fine-tune on", fix="use it with --format sft")
     if not math.isfinite(options.min_reward or 0):
         raise UsageError(f"--min-reward {options.min_reward}", rule="it is a number", fix="use --min-reward 0.5")
-    from verl_mas.formats import atif, otel, tables
+    from verl_mas.results.formats import atif, otel, tables
 
     out, counts = free(options.out, options.force), Counter[str]()
     if out.is_dir() and (options.format != "atif" or any(path.suffix != ".json" for path in out.iterdir())):
@@ -66,9 +66,9 @@ def main(argv: list[str]) -> int:
 
 def sessions_of(options: Namespace, counts: Counter[str]) -> tuple[str, Iterator[Record]]:
     """Return the name and the records of a run, or of a folder of trajectories."""
-    from verl_mas.formats.atif import read_trajectories, trajectories
-    from verl_mas.formats.sessions import records_of
-    from verl_mas.sessions.run import is_run, open_run
+    from verl_mas.results.formats.atif import read_trajectories, trajectories
+    from verl_mas.results.formats.sessions import records_of
+    from verl_mas.results.sessions.run import is_run, open_run
 
     if not is_run(options.run) and (paths := trajectories(options.run)):
         if options.format not in TABLES or options.steps or options.validation:

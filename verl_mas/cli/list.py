@@ -19,8 +19,8 @@ from verl_mas.cli._arguments import add_json
 from verl_mas.cli._output import console, show
 from verl_mas.cli._parser import Parser
 from verl_mas.config.hydra import group_files
+from verl_mas.config.registry import Extra, Registry, installed, nearest
 from verl_mas.errors import ConfigError
-from verl_mas.registry import Extra, Registry, installed, nearest
 from verl_mas.util.text import listed
 
 Named = Mapping[str, str]
@@ -89,7 +89,7 @@ def _paragraph(text: str | None) -> str:
 
 
 def metrics() -> Named:
-    from verl_mas.metrics.table import METRICS
+    from verl_mas.run_folder.metrics.table import METRICS
 
     return {name: metric.meaning for metric in METRICS for name in metric.names}
 
@@ -101,13 +101,16 @@ KINDS: dict[str, tuple[str, Callable[[], Named]]] = {
     "recipes": ("+recipe=NAME", recipes),
     "workflows": ("mas.workflow.name=NAME", _registry("verl_mas.workflow.base:WORKFLOWS")),
     "estimators": ("algorithm.adv_estimator=NAME", _registry("verl_mas.advantage.estimator:ESTIMATORS")),
-    "worlds": ("mas.workflow.args.world=NAME/WORLD", _registry("verl_mas.worlds.world:WORLDS")),
+    "worlds": ("mas.workflow.args.world=NAME/WORLD", _registry("verl_mas.environment.worlds.world:WORLDS")),
     "codecs": ("verl_mas.NAME, in a workflow", codecs),
     "commit-rules": ("mas.branch.commit=NAME", commit_rules),
-    "graders": ("mas.workflow.args.score=NAME", _registry("verl_mas.grading.grader:GRADERS")),
-    "executors": ("mas.workflow.args.execution.executor=NAME", _registry("verl_mas.execution.executor:EXECUTORS")),
+    "graders": ("mas.workflow.args.score=NAME", _registry("verl_mas.environment.grading.grader:GRADERS")),
+    "executors": (
+        "mas.workflow.args.execution.executor=NAME",
+        _registry("verl_mas.environment.execution.executor:EXECUTORS"),
+    ),
     "engines": ("actor_rollout_ref.rollout.name=NAME", _registry("verl_mas.engines.facts:ENGINES")),
-    "metrics": ("logged by a run; docs/metrics.md", metrics),
+    "metrics": ("logged by a run; docs/use/metrics.md", metrics),
     "data": ("verl-mas data NAME", _registry("verl_mas.data.dataset:DATA_SETS")),
 }
 # Kinds of installed packages: an entry point has the use of such a name, and a registry.

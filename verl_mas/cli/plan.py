@@ -2,7 +2,7 @@
 
 ARGUMENTS are those of `python -m verl.trainer.main_ppo`. Exits with 1 if the run does not fit, and names settings that
 would make it fit. It makes two estimates: with rows of the usual length, and with rows of maximal length.
-docs/plan.md has the formulas.
+docs/train/plan.md has the formulas.
 
     verl-mas plan +recipe=math/shared --gpus 1x24,4x80,8x80
 
@@ -38,7 +38,7 @@ def parser() -> Parser:
 
 def main(argv: list[str]) -> int:
     options, arguments = parser().parse_known_args(argv)
-    from verl_mas.sessions.run import is_run
+    from verl_mas.results.sessions.run import is_run
 
     for folder in (Path(word) for word in arguments if "=" not in word):
         if is_run(folder):

@@ -33,9 +33,9 @@ def main(argv: list[str]) -> int:
         raise UsageError("--force without --html", rule="it replaces the file of --html", fix="give --html")
     if page is not None and free(page, options.force).suffix != ".html":
         raise ConfigError(f"--html {page}", rule="it is an HTML file", fix=f"use --html {page.with_suffix('.html')}")
-    from verl_mas.sessions.comparison import compare
-    from verl_mas.sessions.report import report
-    from verl_mas.sessions.run import open_run
+    from verl_mas.results.sessions.comparison import compare
+    from verl_mas.results.sessions.report import report
+    from verl_mas.results.sessions.run import open_run
 
     reports = [report(open_run(folder)) for folder in options.run]
     found = reports[0] if len(reports) == 1 else compare(*reports)

@@ -11,9 +11,9 @@ from pathlib import Path
 from verl_mas.cli._arguments import add_address, add_json, listening, url_of, whole
 from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
+from verl_mas.environment.retrieval.corpus import read_corpus
+from verl_mas.environment.retrieval.index import MAX_TOPK, META, Index, build, open_index, read_meta
 from verl_mas.errors import ConfigError
-from verl_mas.retrieval.corpus import read_corpus
-from verl_mas.retrieval.index import MAX_TOPK, META, Index, build, open_index, read_meta
 from verl_mas.util.text import printable
 
 
@@ -74,7 +74,7 @@ def _build(options: argparse.Namespace) -> int:
 def _serve(options: argparse.Namespace) -> int:
     from fastapi import FastAPI
 
-    from verl_mas.retrieval.server import create_app
+    from verl_mas.environment.retrieval.server import create_app
     from verl_mas.util.http_server import Server
 
     _check(options)

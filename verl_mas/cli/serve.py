@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     with listening(options.host, options.port) as listens, ExitStack() as stack:
         runtime = load_runtime(options, options.dir)
         stack.callback(runtime.stop)
-        from verl_mas.serve.app import TeamServer
+        from verl_mas.results.serve.app import TeamServer
         from verl_mas.util.http_server import Server
 
         server = TeamServer(runtime, name=options.name, key=key, max_sessions=options.max_sessions)
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
 
 def _key(host: str, variable: str | None, *, allowed: bool) -> str | None:
     if variable is not None:
-        from verl_mas.endpoints.endpoint import check_key
+        from verl_mas.gateway.endpoints.endpoint import check_key
 
         raise_all(check_key(variable, "--api-key-env"))
         return os.environ[variable]

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 from verl_mas.cli._arguments import add_json, add_settings, values, whole
 from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser, UsageError
+from verl_mas.config.registry import closest, nearest
 from verl_mas.errors import ConfigError, SessionFault
-from verl_mas.registry import closest, nearest
 
 if TYPE_CHECKING:
     from verl_mas.testing.check_workflow import Replies
@@ -127,7 +127,7 @@ def task_of(options: argparse.Namespace) -> Task:
     if options.truth and not (options.task or options.row):
         raise UsageError("--truth without --task", rule="it is the answer of a task", fix="give --task")
     from verl_mas.data.own_rows import as_dataset, read
-    from verl_mas.row import GLOBAL_STEPS, SESSION_ID, UID
+    from verl_mas.verl_.row import GLOBAL_STEPS, SESSION_ID, UID
     from verl_mas.workflow.task import Task
 
     if options.row is None:
@@ -184,7 +184,7 @@ def _answer(text: str) -> Answer:
 
 
 def _session(options: argparse.Namespace, workflow: Workflow, task: Task) -> Session:
-    from verl_mas.endpoints.openai import OpenAIClient
+    from verl_mas.gateway.endpoints.openai import OpenAIClient
     from verl_mas.workflow.run import run
 
     client = OpenAIClient(options.endpoint, options.model, api_key_env=options.api_key_env)

@@ -43,7 +43,7 @@ def parser() -> Parser:
 
 
 def main(argv: list[str]) -> int:
-    from verl_mas.sessions.view import ViewOptions, follow, note_server, write_view
+    from verl_mas.results.sessions.view import ViewOptions, follow, note_server, write_view
 
     options = parser().parse_args(argv)
     one_or_two(options.run)

@@ -16,10 +16,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from verl_mas.config.hydra import group_files
 from verl_mas.config.merge import leaves
+from verl_mas.config.registry import nearest
 from verl_mas.config.schema import MasConfig
 from verl_mas.config.verl_settings import folder_of, section_at, verl_settings
 from verl_mas.errors import ConfigError, raise_all
-from verl_mas.registry import nearest
 
 RULE = "Hydra composes the overrides over verl's configuration"
 ALL_KEYS = "`python -m verl.trainer.main_ppo --cfg job` prints every key"
@@ -156,7 +156,7 @@ def _explained(error: Exception) -> ConfigError:
     if isinstance(error, yaml.YAMLError):
         return ConfigError(" ".join(str(error).split()), rule="a configuration file is YAML", fix="correct that line")
     value, *hints = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return ConfigError(value, rule=RULE, fix="; ".join(hints) or "see docs/configuration.md")
+    return ConfigError(value, rule=RULE, fix="; ".join(hints) or "see docs/train/configuration.md")
 
 
 def _key_of(override: str) -> str:

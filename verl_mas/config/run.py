@@ -13,10 +13,10 @@ from omegaconf import DictConfig, OmegaConf
 from verl_mas.config.engine_tag import SHARED_PREFIXES, EngineTag
 from verl_mas.config.merge import ANY_MODEL, GAE, SECTION, overridden
 from verl_mas.config.modes import SEPARATE, Mode, Staleness, mode_of, staleness_of
+from verl_mas.config.registry import nearest
 from verl_mas.config.schema import DEFAULT_POLICY, DEFAULT_POOL, FreeSettings, MasConfig, PolicySpec, PoolSpec
 from verl_mas.config.values import load_dataclass
 from verl_mas.errors import ConfigError, raise_all
-from verl_mas.registry import nearest
 
 R = TypeVar("R", bound="Run")
 CORRECTION = "algorithm.rollout_correction"

@@ -28,8 +28,8 @@ from typing import (
     is_typeddict,
 )
 
+from verl_mas.config.registry import nearest
 from verl_mas.errors import ConfigError, raise_all
-from verl_mas.registry import nearest
 
 T = TypeVar("T")
 Hint: TypeAlias = object  # an annotation: `int`, `int | None`, `Annotated[...]`

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+from verl_mas.config.registry import Registry
 from verl_mas.data.items import Item, distinct, overlap
 from verl_mas.data.sources import PublicSet, Rows, checksum
+from verl_mas.environment.retrieval.files import Row
 from verl_mas.errors import DataError
-from verl_mas.registry import Registry
-from verl_mas.retrieval.files import Row
 from verl_mas.run_folder.disk import whole_file, write_whole, writing
 
 MANIFEST = "manifest.json"

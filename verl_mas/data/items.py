@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from verl_mas.environment.grading.qa import golden_answers
+from verl_mas.environment.retrieval.files import Row
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.grading.qa import golden_answers
-from verl_mas.retrieval.files import Row
 
 # Instructions in DAPO's problems. They are removed, because a workflow's prompts say how to answer.
 INSTRUCTIONS = re.compile(

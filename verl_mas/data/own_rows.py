@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from verl_mas.config.registry import nearest
+from verl_mas.environment.retrieval.files import Row, read_rows
 from verl_mas.errors import DataError
-from verl_mas.registry import nearest
-from verl_mas.retrieval.files import Row, read_rows
-from verl_mas.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, RAW_PROMPT, REWARD_MODEL
+from verl_mas.verl_.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, RAW_PROMPT, REWARD_MODEL
 from verl_mas.verl_.types import Fields
 
 # verl's columns (data.prompt_key and data.image_key), and the placeholder of an image in a prompt.

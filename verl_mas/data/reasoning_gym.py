@@ -10,12 +10,12 @@ import json
 import zlib
 from collections.abc import Mapping
 
+from verl_mas.environment.worlds import world
+from verl_mas.environment.worlds.hubs.reasoning_gym import SET, Item, item
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.util.splits import TRAIN, split_of
 from verl_mas.workflow.client import DatasetFields
 from verl_mas.workflow.codecs import Boxed
-from verl_mas.worlds import world
-from verl_mas.worlds.hubs.reasoning_gym import SET, Item, item
 
 TASK, CONFIG, SEED, PLACE, CHECKSUM = "task", "config", "seed", "place", "checksum"
 _PATIENCE = 1_000  # repeats in a row after which no new question is expected

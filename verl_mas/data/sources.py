@@ -12,8 +12,8 @@ from pathlib import Path
 
 import httpx
 
+from verl_mas.environment.retrieval.files import Row, read_rows
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.retrieval.files import Row, read_rows
 
 Rows = Iterable[Row]
 

@@ -55,7 +55,7 @@ class Contract:
         """Feature -> why the installed engine lacks it. Without an installed engine, the version that verl pins
         counts."""
         version = installed_version(self.package) or self.tested[0]
-        why = f"{self.package} has what it needs from {{}} on, and this is {version} (docs/gpu-quickstart.md)"
+        why = f"{self.package} has what it needs from {{}} on, and this is {version} (docs/start/gpu-quickstart.md)"
         return {name: why.format(since) for name, since in self.needs.items() if Version(version) < Version(since)}
 
 

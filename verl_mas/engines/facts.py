@@ -13,9 +13,9 @@ from types import ModuleType
 
 from omegaconf import DictConfig, open_dict
 
+from verl_mas.config.registry import Registry
 from verl_mas.engines.contract import Contract
 from verl_mas.errors import ConfigError
-from verl_mas.registry import Registry
 from verl_mas.verl_.registries import set_adapter
 
 PORTS_PER_POLICY = 500

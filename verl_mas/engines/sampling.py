@@ -8,12 +8,12 @@ from functools import cache
 
 from omegaconf import DictConfig
 
+from verl_mas.config.registry import closest, nearest
 from verl_mas.config.sampling import Sampling
 from verl_mas.config.values import load_dataclass, settable
 from verl_mas.engines.contract import defined
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError
-from verl_mas.registry import closest, nearest
 
 # Sampling setting that verl-mas sets -> the setting that decides its value. Candidates are branches, and the trainer
 # needs log-probs.

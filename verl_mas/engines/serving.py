@@ -9,7 +9,7 @@ from typing import Literal
 from verl_mas.config.placement import replica_size, served_on, shared_pools, time_sliced
 from verl_mas.config.run import R, Run, View
 from verl_mas.engines.facts import facts_of
-from verl_mas.platform import DEVICE as CPU
+from verl_mas.engines.platform import DEVICE as CPU
 
 # The share of a GPU that engines may reserve, all together or a single one in phases. Contexts, graphs and trainers
 # take the rest.

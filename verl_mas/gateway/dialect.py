@@ -13,8 +13,8 @@ from jsonschema.exceptions import SchemaError, best_match
 from referencing import Registry as References
 from referencing.exceptions import Unresolvable
 
+from verl_mas.config.registry import Registry
 from verl_mas.config.values import Hint, describe, problems
-from verl_mas.registry import Registry
 from verl_mas.util.text import all_encodable
 from verl_mas.workflow.client import Message, ToolCall, as_call
 from verl_mas.workflow.codecs import JsonObject

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from verl_mas.endpoints.openai import calls_of, text_of
+from verl_mas.gateway.endpoints.openai import calls_of, text_of
 from verl_mas.workflow.client import Message, ToolCall
 
 # A chat template may write `<think>` itself, so that a reply contains only `</think>`.

@@ -12,13 +12,13 @@ from dataclasses import asdict, field
 from importlib import import_module
 from typing import Any, ClassVar, cast
 
+from verl_mas.config.registry import nearest
 from verl_mas.config.values import Positive
-from verl_mas.endpoints.endpoint import without_key
 from verl_mas.errors import ConfigError, FaultKind, SessionFault, WorkflowError
+from verl_mas.gateway.endpoints.endpoint import without_key
 from verl_mas.gateway.host import host_of
 from verl_mas.gateway.runner import Function, Gateway, ProgramTask, played
 from verl_mas.gateway.session import GatewaySession, Rules
-from verl_mas.registry import nearest
 from verl_mas.workflow.base import ANY_TEXT, Workflow
 from verl_mas.workflow.clock import held
 from verl_mas.workflow.codecs import JsonObject

@@ -3,7 +3,7 @@
 With `use_fused_kernels`, log-probs are computed without materialising the logits. Otherwise verl uses flash-attn's
 cross entropy if that package is installed, whichever attention is used. VERL_DISABLE_FLASH_ATTN_CE=1 prevents this, and
 `full_determinism` sets that variable. In all other cases verl uses its own function, which
-`verl_mas.platform.log_probs` replaces.
+`verl_mas.engines.platform.log_probs` replaces.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import View
 from verl_mas.config.verl_settings import ATTENTION, DEFAULT_ATTENTION, attention, is_flash
+from verl_mas.engines.platform import DEVICE as CPU
 from verl_mas.planning.model_folder import fields
-from verl_mas.platform import DEVICE as CPU
 
 FUSED, FLASH, BLOCKS = "fused kernels", "flash-attn's cross entropy", "blocks"
 # Bytes read and written per bfloat16 logit, summed over all kernels of a path: (for log-probs alone, for log-probs and
@@ -82,7 +82,7 @@ def _log_probs(config: DictConfig, used: str) -> str:
 
 def by_rows(view: View) -> str | None:
     """Return why training cannot share prefixes of a policy's rows; None if it can, or if the model is unknown here."""
-    from verl_mas.platform.prefixes import not_covered
+    from verl_mas.engines.platform.prefixes import not_covered
 
     known = fields(view.section("model"))
     ulysses = int(view.get("actor.ulysses_sequence_parallel_size") or 1)

@@ -231,7 +231,7 @@ def _memory(name: str, pool: Pool, change: str) -> Iterator[Problem]:
     event, card = worst(pool), pool.card / GIB
     taken = _taken(name, pool, event)
     if event.total - sum(event.own.get(part, 0.0) for part in ROUGH) > pool.card:
-        rule = f"a GPU has {card:.1f} GiB; with usual rows, and with one longest row, estimated: docs/plan.md"
+        rule = f"a GPU has {card:.1f} GiB; with usual rows, and with one longest row, estimated: docs/train/plan.md"
         yield ConfigError(taken, rule=rule, fix=change)
     elif event.total > SAFE * pool.card and not too_small(pool):  # else the loop below warns, with the same fix
         above = "only with fewer bytes of contexts, CUDA graphs and images than estimated"

@@ -1,4 +1,4 @@
-"""Estimates what a training step samples and how long it takes, for rows of mean length: docs/plan.md."""
+"""Estimates what a training step samples and how long it takes, for rows of mean length: docs/train/plan.md."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from verl_mas.config.schema import FaultSpec
 from verl_mas.errors import FaultKind, SessionFault, SessionsFailed
-from verl_mas.metrics import names as metric_names
 from verl_mas.rollout.busy import Span, total
 from verl_mas.rollout.lag import NO_LAG, Longest
+from verl_mas.run_folder.metrics import names as metric_names
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.session import SessionResult
 

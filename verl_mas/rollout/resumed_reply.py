@@ -19,7 +19,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from verl_mas.engines.facts import facts_of
 from verl_mas.engines.sampling import stop_window
-from verl_mas.row import ABORTS, GLOBAL_STEPS, MAX_GLOBAL_STEPS, MIN_GLOBAL_STEPS, VERSIONS
+from verl_mas.verl_.row import ABORTS, GLOBAL_STEPS, MAX_GLOBAL_STEPS, MIN_GLOBAL_STEPS, VERSIONS
 from verl_mas.verl_.types import Fields
 
 Decode = Callable[[Sequence[int]], str]

@@ -11,11 +11,11 @@ import torch
 from pydantic import create_model
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
-from verl_mas import row
 from verl_mas.errors import WorkflowError
 from verl_mas.rollout.images import image_parts
 from verl_mas.rollout.verl_client import Model, output_of
-from verl_mas.row import Act, RowKey, RowTags, StoredRow
+from verl_mas.verl_ import row
+from verl_mas.verl_.row import Act, RowKey, RowTags, StoredRow
 from verl_mas.verl_.types import Fields, Tokenizer
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Row

@@ -20,14 +20,14 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.rollout_trace import rollout_trace_attr
 from verl.workers.rollout.llm_server import LLMServerClient
 
-from verl_mas import data_plane
 from verl_mas.config.adapters import resident
 from verl_mas.config.placement import sessions_per_worker, workers
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
-from verl_mas.endpoints.openai import OpenAIClient
+from verl_mas.config.user_code import load_user_code
+from verl_mas.environment.mcp.servers import McpServers
 from verl_mas.errors import ConfigError, EngineLost, FaultKind, WorkflowError, raise_all
-from verl_mas.mcp.servers import McpServers
+from verl_mas.gateway.endpoints.openai import OpenAIClient
 from verl_mas.rollout.counts import SessionCounts, described
 from verl_mas.rollout.lag import Lag
 from verl_mas.rollout.stored import answer_of, failed_validation_row, stored_rows
@@ -35,8 +35,8 @@ from verl_mas.rollout.team_client import Gate, TeamClient
 from verl_mas.rollout.tool_calls import tool_limits
 from verl_mas.rollout.trajectories import TextPerToken, TrajectoryWriter, folder_of
 from verl_mas.rollout.verl_client import Model, VerlPolicy, output_of
-from verl_mas.row import AGENT_NAME, FAILURE, FINISHED, REWARD_EXTRA_INFO, RUNNING, SESSION_ID, UID, StoredRow
-from verl_mas.user_code import load_user_code
+from verl_mas.verl_ import data_plane
+from verl_mas.verl_.row import AGENT_NAME, FAILURE, FINISHED, REWARD_EXTRA_INFO, RUNNING, SESSION_ID, UID, StoredRow
 from verl_mas.verl_.types import Fields, Trajectory
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import LLMClient

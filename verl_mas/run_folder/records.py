@@ -15,8 +15,8 @@ from math import isfinite
 from typing import TypeAlias
 
 from verl_mas.errors import DataError
-from verl_mas.row import session_key
 from verl_mas.util.text import encodable
+from verl_mas.verl_.row import session_key
 from verl_mas.verl_.types import Fields
 
 SCHEMA = 2

@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).parents[1]
 # Files that run the workflow, and generated code. The shipped workflows, which are in the package as well, do not
 # match.
 MACHINERY = re.compile(
-    rf"{PACKAGE}/(workflow/|gateway/|testing/|errors|registry)|{Path(contextlib.__file__).parent}/(?!.*-packages/)|<string>"
+    rf"{PACKAGE}/(workflow/|gateway/|testing/|errors|config/registry)|{Path(contextlib.__file__).parent}/(?!.*-packages/)|<string>"
 )
 # Part of Python's message for a common mistake -> its fix.
 FIXES = {

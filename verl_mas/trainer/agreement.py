@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from typing import cast
 
 from verl_mas.errors import UpdateFailed
-from verl_mas.metrics.findings import STEPS
-from verl_mas.metrics.names import AGENT, agent, names_in
 from verl_mas.run_folder.checkpoints import Checkpoint
+from verl_mas.run_folder.metrics.findings import STEPS
+from verl_mas.run_folder.metrics.names import AGENT, agent, names_in
 from verl_mas.verl_.types import Fields
 
 # Key of the first distances in the `run.json` of a checkpoint.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from omegaconf import DictConfig
 
 from verl_mas.errors import DataError
-from verl_mas.row import POLICY, is_padding
+from verl_mas.verl_.row import POLICY, is_padding
 
 Tags = Sequence[Mapping[str, object]]
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import Any, TypeAlias
 
-from verl_mas import data_plane, row
 from verl_mas.config.schema import FilterSpec
-from verl_mas.data_plane import Rows
 from verl_mas.errors import DataError
-from verl_mas.row import RowKey, RowTags
 from verl_mas.trainer.step import in_order
+from verl_mas.verl_ import data_plane, row
+from verl_mas.verl_.data_plane import Rows
+from verl_mas.verl_.row import RowKey, RowTags
 from verl_mas.verl_.types import Fields
 
 # The run ends after this many consecutive batches whose tasks were all dropped, since no task is informative then.

@@ -23,7 +23,16 @@ from verl.workers.utils.padding import response_from_nested
 from verl_mas.advantage.kernel import offsets_of, per_token
 from verl_mas.config.merge import LOSS_MODES
 from verl_mas.config.schema import Weighting
-from verl_mas.row import AGENT, KEPT_SHARE, LOSS_WEIGHTS, OLD_LOG_PROBS, RESPONSE_MASK, RowKey, TagValues, is_padding
+from verl_mas.verl_.row import (
+    AGENT,
+    KEPT_SHARE,
+    LOSS_WEIGHTS,
+    OLD_LOG_PROBS,
+    RESPONSE_MASK,
+    RowKey,
+    TagValues,
+    is_padding,
+)
 
 # Signature of verl's losses: a loss gets the model's outputs, as nested tensors over tokens, and the rows; it returns
 # the loss and its metrics.

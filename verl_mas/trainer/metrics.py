@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from verl_mas.advantage.kernel import per_token
-from verl_mas.metrics import names as metric_names
-from verl_mas.row import LOSS_MASK, OLD_LOG_PROBS, ROLLOUT_LOG_PROBS, RowTags, TagValues, is_padding
+from verl_mas.run_folder.metrics import names as metric_names
+from verl_mas.verl_.row import LOSS_MASK, OLD_LOG_PROBS, ROLLOUT_LOG_PROBS, RowTags, TagValues, is_padding
 
 if TYPE_CHECKING:
     from verl_mas.trainer.step import Columns, PolicyRows

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from verl_mas.metrics.names import control_of
+from verl_mas.run_folder.metrics.names import control_of
 
 RESAMPLES = 1000
 LEVEL = 0.95

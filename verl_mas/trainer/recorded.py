@@ -29,11 +29,12 @@ from verl_mas.engines.facts import facts_of
 from verl_mas.errors import DiskError
 from verl_mas.rollout.trajectories import folder_of
 from verl_mas.rollout.worker import ATTEMPT
-from verl_mas.run_folder import about, metrics, worker_log
+from verl_mas.run_folder import about, worker_log
 from verl_mas.run_folder.about import AboutFile
 from verl_mas.run_folder.checkpoints import Checkpoint
 from verl_mas.run_folder.lock import RunLock
-from verl_mas.run_folder.metrics import MetricsFile
+from verl_mas.run_folder.metrics import file as metrics
+from verl_mas.run_folder.metrics.file import MetricsFile
 from verl_mas.trainer import timeline
 from verl_mas.trainer.metrics import result_of
 from verl_mas.util import cores, installed_version

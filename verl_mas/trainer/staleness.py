@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 from omegaconf import DictConfig
 
-from verl_mas import data_plane, row
-from verl_mas.data_plane import Rows
-from verl_mas.metrics import names as metric_names
-from verl_mas.row import RowKey, RowTags, TagValues, is_padding
+from verl_mas.run_folder.metrics import names as metric_names
 from verl_mas.trainer.metrics import of_policy
 from verl_mas.trainer.step import PolicyRows
+from verl_mas.verl_ import data_plane, row
+from verl_mas.verl_.data_plane import Rows
+from verl_mas.verl_.row import RowKey, RowTags, TagValues, is_padding
 from verl_mas.verl_.types import Fields
 
 # Values from this staleness on form one class, so that the number of metrics is bounded.

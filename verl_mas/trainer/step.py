@@ -12,14 +12,24 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import compute_gae_advantage_return
 from verl.workers.utils.padding import response_to_nested
 
-from verl_mas import data_plane
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, RunningScores, compute_advantages, to_tokens
 from verl_mas.config.run import Run
 from verl_mas.config.schema import RewardSpec
-from verl_mas.data_plane import Rows
-from verl_mas.row import ADVANTAGES, GLOBAL_STEPS, RESPONSE_MASK, RETURNS, SCORES, VALUES, RowKey, RowTags, is_padding
 from verl_mas.trainer.loss_weights import RowWeights
 from verl_mas.trainer.running import running_state
+from verl_mas.verl_ import data_plane
+from verl_mas.verl_.data_plane import Rows
+from verl_mas.verl_.row import (
+    ADVANTAGES,
+    GLOBAL_STEPS,
+    RESPONSE_MASK,
+    RETURNS,
+    SCORES,
+    VALUES,
+    RowKey,
+    RowTags,
+    is_padding,
+)
 
 logger = logging.getLogger(__name__)
 # The fields that the driver reads of every row.

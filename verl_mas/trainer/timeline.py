@@ -20,9 +20,9 @@ from types import MappingProxyType
 from typing import Any
 
 from verl_mas.errors import DataError
-from verl_mas.metrics import names as metric_names
 from verl_mas.rollout.busy import Span, seconds, union
 from verl_mas.run_folder.disk import append_line, recording
+from verl_mas.run_folder.metrics import names as metric_names
 from verl_mas.workflow import clock
 
 FILE = "timeline.json"

@@ -21,21 +21,19 @@ from verl.utils.debug import marked_timer
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 from verl.workers.rollout.replica import get_rollout_replica_class
 
-from verl_mas import data_plane, row
 from verl_mas.config.adapters import resident
 from verl_mas.config.modes import Mode
 from verl_mas.config.placement import shared_pools
 from verl_mas.config.run import Run
-from verl_mas.data_plane import Rows
+from verl_mas.engines.platform import DEVICE as CPU
 from verl_mas.engines.serving import serving, settled
 from verl_mas.errors import raise_all
-from verl_mas.metrics.findings import Findings
 from verl_mas.planning.path import training_path
-from verl_mas.platform import DEVICE as CPU
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.team_client import Served
 from verl_mas.run_folder.checkpoints import DATA_FILE, to_resume
 from verl_mas.run_folder.lock import RunLock
+from verl_mas.run_folder.metrics.findings import Findings
 from verl_mas.trainer import staleness, timeline
 from verl_mas.trainer.agreement import FIRST, Agreement
 from verl_mas.trainer.batching import by_policy
@@ -55,6 +53,8 @@ from verl_mas.trainer.step import Credit, PolicyRows, in_order, step_columns, wr
 from verl_mas.trainer.timeline import Timeline
 from verl_mas.trainer.validation import SessionValidation
 from verl_mas.trainer.watcher import name_actors
+from verl_mas.verl_ import data_plane, row
+from verl_mas.verl_.data_plane import Rows
 from verl_mas.verl_.types import Actor, Fields
 from verl_mas.workflow import clock
 from verl_mas.workflow.base import agents_of

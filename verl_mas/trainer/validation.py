@@ -14,18 +14,18 @@ from torch.random import fork_rng
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 
-from verl_mas import data_plane, row
 from verl_mas.config.placement import sessions_at_once
 from verl_mas.config.run import Run
-from verl_mas.data_plane import Rows
-from verl_mas.metrics import names as metric_names
-from verl_mas.metrics.names import CORE
 from verl_mas.rollout.counts import SessionCounts
-from verl_mas.row import RowTags, session_key
+from verl_mas.run_folder.metrics import names as metric_names
+from verl_mas.run_folder.metrics.names import CORE
 from verl_mas.trainer.metrics import agent_metrics, result_of
 from verl_mas.trainer.pass_at_k import mean_of_sets, report
 from verl_mas.trainer.step import Columns, in_order, read_columns, stack_columns
 from verl_mas.trainer.timeline import VALIDATE, Timeline
+from verl_mas.verl_ import data_plane, row
+from verl_mas.verl_.data_plane import Rows
+from verl_mas.verl_.row import RowTags, session_key
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.outcome import CheckedVerdict
 

@@ -7,11 +7,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
+from verl_mas.config.registry import Registry, nearest
 from verl_mas.config.schema import MasConfig, WorkflowSpec
+from verl_mas.config.user_code import load_module
 from verl_mas.config.values import check_fields, load_dataclass
 from verl_mas.errors import ConfigError
-from verl_mas.registry import Registry, nearest
-from verl_mas.user_code import load_module
 from verl_mas.workflow.codecs import Codec
 from verl_mas.workflow.members import Member, members_of
 from verl_mas.workflow.outcome import Outcome

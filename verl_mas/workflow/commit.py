@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from verl_mas.registry import Registry
+from verl_mas.config.registry import Registry
 
 # (scores, mas.branch.temperature, random numbers of the session) -> the index of the chosen candidate
 ChooseCandidate = Callable[[Sequence[float], float, random.Random], int]

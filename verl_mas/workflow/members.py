@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from verl_mas.config.registry import nearest
 from verl_mas.config.sampling import Sampling
 from verl_mas.config.schema import AgentSpec, PolicySpec, SwapSpec
 from verl_mas.errors import ConfigError, raise_all
-from verl_mas.registry import nearest
 from verl_mas.workflow.task import Task
 
 DECODING = ("temperature", "top_p", "top_k")

@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from verl_mas.config.registry import KnownNames
 from verl_mas.errors import WorkflowError
-from verl_mas.registry import KnownNames
-from verl_mas.row import VERDICTS
+from verl_mas.verl_.row import VERDICTS
 from verl_mas.workflow.reply import Reply, check_reward
 
 # The verdict of an agent on a proposal (True: right, False: wrong, None: unreadable), and whether the proposal is

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from verl_mas.config.registry import KnownNames, UnknownName, names_of
 from verl_mas.errors import WorkflowError
-from verl_mas.registry import KnownNames, UnknownName, names_of
-from verl_mas.row import Act
+from verl_mas.verl_.row import Act
 from verl_mas.workflow.client import Generation, Message, ToolCall, message_of
 from verl_mas.workflow.codecs import Codec, Malformed
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from verl_mas.config.schema import RewardSpec
-from verl_mas.row import RowKey
+from verl_mas.verl_.row import RowKey
 from verl_mas.workflow.client import Generation
 from verl_mas.workflow.members import Member
 from verl_mas.workflow.outcome import Outcome

@@ -12,9 +12,9 @@ from itertools import count
 
 from verl_mas.config.schema import BranchSpec, FaultSpec, RewardSpec
 from verl_mas.errors import FaultKind, SessionFault, WorkflowError, failures
-from verl_mas.row import VERDICTS, Act
 from verl_mas.run_folder.records import SCHEMA, Record
 from verl_mas.util.text import all_encodable
+from verl_mas.verl_.row import VERDICTS, Act
 from verl_mas.workflow import transcript
 from verl_mas.workflow.client import Continuation, Generation, LLMClient, Message, Request, message_of
 from verl_mas.workflow.clock import Clock, ended, now, start

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from verl_mas import row as names
-from verl_mas.registry import KnownNames
+from verl_mas.config.registry import KnownNames
+from verl_mas.verl_ import row as names
 from verl_mas.workflow.client import DatasetFields, Message
 
 

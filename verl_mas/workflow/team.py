@@ -13,8 +13,8 @@ from numbers import Real
 from statistics import fmean
 from typing import TypeAlias, TypeVar
 
+from verl_mas.config.registry import KnownNames, closest, nearest
 from verl_mas.errors import WorkflowError
-from verl_mas.registry import KnownNames, closest, nearest
 from verl_mas.workflow.client import Continuation, Message
 from verl_mas.workflow.line import Line
 from verl_mas.workflow.members import Member

@@ -20,12 +20,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.mcp import McpSpec
 from verl_mas.config.merge import snapshots
+from verl_mas.config.registry import nearest
 from verl_mas.config.run import Run, View
 from verl_mas.config.sampling import Sampling
 from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, FreeSettings, RemoteSpec, RewardSpec
 from verl_mas.config.values import Count, Length, Text, load_dataclass, settable
 from verl_mas.errors import ConfigError, raise_all
-from verl_mas.registry import nearest
 from verl_mas.run_folder.disk import write_whole
 from verl_mas.util.text import bare_address, in_texts, texts_in
 from verl_mas.workflow.base import WORKFLOWS, agents_of

@@ -9,8 +9,8 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from verl_mas.config.registry import nearest
 from verl_mas.errors import ConfigError, WorkflowError
-from verl_mas.registry import nearest
 from verl_mas.util.threads import in_thread
 from verl_mas.workflow import verl_tools
 from verl_mas.workflow.codecs import JsonObject

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, TypeVar
 
+from verl_mas.environment.grading.forms import FORMS, AnswerForm, form_of_verl
+from verl_mas.environment.grading.grader import Grader, Truth, grader
 from verl_mas.errors import InvalidInput
-from verl_mas.grading.forms import FORMS, AnswerForm, form_of_verl
-from verl_mas.grading.grader import Grader, Truth, grader
 from verl_mas.workflow import Codec, Malformed, Message, Reply, Task, Workflow, with_instruction
 from verl_mas.workflow.base import REGISTERED
 

@@ -9,10 +9,10 @@ from dataclasses import field
 from functools import partial
 from typing import Annotated, Literal
 
-from verl_mas.coding.solutions import Solution, Solve, chosen, compute, computed, equal, reason, reasoned
 from verl_mas.config.values import Count, Range
-from verl_mas.execution.executor import Execution
-from verl_mas.grading.math import BoxedAnswer, ground_truth, math_verify
+from verl_mas.environment.coding.solutions import Solution, Solve, chosen, compute, computed, equal, reason, reasoned
+from verl_mas.environment.execution.executor import Execution
+from verl_mas.environment.grading.math import BoxedAnswer, ground_truth, math_verify
 from verl_mas.workflow import Codec, Message, Outcome, Task, Team, Workflow, instances, register_workflow
 from verl_mas.workflow.task import with_instruction
 from verl_mas.workflow.team import Agent, Prompt

@@ -8,9 +8,9 @@ from functools import partial
 from typing import ClassVar
 
 from verl_mas.config.values import Count, Positive
-from verl_mas.grading.forms import FORMS
-from verl_mas.retrieval.index import TopK
-from verl_mas.retrieval.source import check_source, source
+from verl_mas.environment.grading.forms import FORMS
+from verl_mas.environment.retrieval.index import TopK
+from verl_mas.environment.retrieval.source import check_source, source
 from verl_mas.workflow import Codec, Malformed, Outcome, Reply, Task, Team, Workflow, register_workflow
 from verl_mas.workflow.codecs import between, checked, visible
 from verl_mas.workflow.task import with_instruction

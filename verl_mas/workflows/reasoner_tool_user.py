@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from verl_mas.coding.solutions import Solution, chosen, compute, computed, equal, reason, reasoned
 from verl_mas.config.values import Count
-from verl_mas.grading.math import ground_truth
+from verl_mas.environment.coding.solutions import Solution, chosen, compute, computed, equal, reason, reasoned
+from verl_mas.environment.grading.math import ground_truth
 from verl_mas.workflow import Outcome, Task, Team, register_workflow
 from verl_mas.workflows.single_tool_user import WithToolUser
 

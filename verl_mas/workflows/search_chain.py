@@ -9,7 +9,7 @@ from functools import partial
 from typing import Literal
 
 from verl_mas.config.values import Count
-from verl_mas.retrieval.corpus import Passage
+from verl_mas.environment.retrieval.corpus import Passage
 from verl_mas.workflow import ActionList, Malformed, Message, Outcome, Reply, Task, Team, register_workflow
 from verl_mas.workflow.task import with_instruction
 from verl_mas.workflows.search_team import ANSWER, QUERY, REPLY, Searching, information, retrieved

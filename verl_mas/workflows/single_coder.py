@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from verl_mas.coding.attempts import ProgramAttempt, Runner
-from verl_mas.coding.cases import WrittenCase
-from verl_mas.coding.prompts import Feedback
-from verl_mas.coding.team import CodeTeam
+from verl_mas.environment.coding.attempts import ProgramAttempt, Runner
+from verl_mas.environment.coding.cases import WrittenCase
+from verl_mas.environment.coding.prompts import Feedback
+from verl_mas.environment.coding.team import CodeTeam
 from verl_mas.workflow import Outcome, Task, Team, register_workflow
 
 

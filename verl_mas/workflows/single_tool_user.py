@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from verl_mas.coding.solutions import Solution, chosen, compute, computed
 from verl_mas.config.values import Count
-from verl_mas.execution.executor import Execution
-from verl_mas.grading.math import ground_truth, math_verify
+from verl_mas.environment.coding.solutions import Solution, chosen, compute, computed
+from verl_mas.environment.execution.executor import Execution
+from verl_mas.environment.grading.math import ground_truth, math_verify
 from verl_mas.workflow import Outcome, Task, Team, Workflow, register_workflow
 
 

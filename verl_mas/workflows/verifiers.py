@@ -11,8 +11,8 @@ from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import cast
 
-from verl_mas import worlds
 from verl_mas.config.values import Text
+from verl_mas.environment import worlds
 from verl_mas.errors import ConfigError, WorkflowError
 from verl_mas.gateway.host import environment, host_of
 from verl_mas.gateway.program import Program

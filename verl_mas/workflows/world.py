@@ -12,6 +12,9 @@ from statistics import fmean
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from verl_mas.config.values import Count, Positive, Range, Text
+from verl_mas.environment.worlds.hosts import POOL, Place, Stages, Way
+from verl_mas.environment.worlds.stage import Draw, rehearse
+from verl_mas.environment.worlds.world import NAME, OPTIONS, SEED, Observation, Script, Setup, View, find
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.workflow import Malformed, Message, Outcome, Reply, Tag, Task, Team, Workflow, register_workflow
 from verl_mas.workflow.codecs import visible
@@ -19,9 +22,6 @@ from verl_mas.workflow.members import instances
 from verl_mas.workflow.task import with_instruction
 from verl_mas.workflow.tasks import together
 from verl_mas.workflow.team import Conversation
-from verl_mas.worlds.hosts import POOL, Place, Stages, Way
-from verl_mas.worlds.stage import Draw, rehearse
-from verl_mas.worlds.world import NAME, OPTIONS, SEED, Observation, Script, Setup, View, find
 
 ACTION = Tag("action")
 PAST = "opponent"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_mas.run_folder.metrics import Step
+from verl_mas.run_folder.metrics.file import Step
 
 SUCCESS = "val-core/plan_path/acc/mean@1"
 PLAN_PATH_STEPS = 20

@@ -13,8 +13,8 @@ from verl_mas.cli.data import main
 from verl_mas.config.hydra.recipe.code import data as code_data
 from verl_mas.config.hydra.recipe.code import golden
 from verl_mas.config.hydra.recipe.code.data import JOURNAL, CodeItem
+from verl_mas.environment.execution.problem import Problem
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.execution.problem import Problem
 
 RUN = ["--execution", "executor=unsafe_subprocess", "cpu_s=1", "slots=2"]
 WRONG = "a, b = map(int, input().split())\nprint(a - b)\n"

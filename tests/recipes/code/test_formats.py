@@ -10,9 +10,9 @@ import code_rows as rows
 import pytest
 
 from verl_mas.config.hydra.recipe.code.formats import Drop, Dropped, format_of, read
+from verl_mas.environment.execution.limits import Call
+from verl_mas.environment.execution.unit_tests import Returns, Stdio
 from verl_mas.errors import DataError
-from verl_mas.execution.limits import Call
-from verl_mas.execution.unit_tests import Returns, Stdio
 
 SUMS = [Stdio(*pair) for pair in rows.SUMS]
 

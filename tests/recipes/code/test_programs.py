@@ -13,14 +13,14 @@ from itertools import islice
 import pytest
 from played import played
 
-from verl_mas.coding.cases import ShortCase
 from verl_mas.config.hydra.recipe.code import programs
 from verl_mas.config.hydra.recipe.code.programs import CHANGE, COMBINE, HIDDEN, KEEP, TWIN, Interpreter, Program
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.data.items import overlap
+from verl_mas.environment.coding.cases import ShortCase
+from verl_mas.environment.execution.executor import Execution
+from verl_mas.environment.execution.problem import Problem
 from verl_mas.errors import ConfigError
-from verl_mas.execution.executor import Execution
-from verl_mas.execution.problem import Problem
 from verl_mas.gym.warmup import bare
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import Task

@@ -9,8 +9,8 @@ import pytest
 
 from verl_mas.cli.data import main
 from verl_mas.config.hydra.recipe.search.invented import InventedWorld, lessons
+from verl_mas.environment.retrieval.index import build
 from verl_mas.errors import ConfigError
-from verl_mas.retrieval.index import build
 from verl_mas.workflow.codecs import Malformed
 from verl_mas.workflows.search_team import ANSWER, QUERY, Enough
 

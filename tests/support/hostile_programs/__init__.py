@@ -7,7 +7,7 @@ from pathlib import Path
 from hostile_programs import computed
 from hostile_programs.case import Case, read
 
-_FOLDER = Path(__file__).parents[3] / "tests/execution/hostile_programs"
+_FOLDER = Path(__file__).parents[3] / "tests/environment/execution/hostile_programs"
 _WRITTEN = {
     kind: read(_FOLDER / f"{kind}.yaml")
     for kind in ("endless", "memory", "output", "processes", "files", "network", "kernel", "others", "honest")

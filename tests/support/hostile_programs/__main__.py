@@ -15,8 +15,8 @@ import time
 from hostile_programs import HONEST, HOSTILE
 from hostile_programs.case import Case
 from hostile_programs.surroundings import Surroundings
-from verl_mas.execution.contained.seccomp import ALLOW, EPERM, Filter, Instruction
-from verl_mas.execution.executor import Execution
+from verl_mas.environment.execution.contained.seccomp import ALLOW, EPERM, Filter, Instruction
+from verl_mas.environment.execution.executor import Execution
 
 UNSHARE, MOUNT, PIVOT_ROOT, LANDLOCK = 272, 165, 155, 444
 _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import pytest
 from transfer_queue import KVBatchMeta
 
-from verl_mas import data_plane
 from verl_mas.config.adapters import ADAPTER, adapter_table
 from verl_mas.config.run import Run
-from verl_mas.row import TEMPERATURE
 from verl_mas.trainer.adapters.policies import REFERENCE, AdapterPolicy, AdapterWorkers, SharedBase
 from verl_mas.trainer.checkpoint import Checkpoints
 from verl_mas.trainer.modes.sync import MasTrainer
 from verl_mas.trainer.policies.local_policy import Workers
 from verl_mas.trainer.pools.pools import Pools
+from verl_mas.verl_ import data_plane
+from verl_mas.verl_.row import TEMPERATURE
 
 # Settings with which verl's loss is used unchanged.
 VERLS_LOSS = {"mas__skip_zero_advantage": False, "mas__old_log_probs_every": 1}

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from verl_mas.results.sessions.reader import read_sessions
 from verl_mas.run_folder.checkpoints import POINTER
-from verl_mas.sessions.reader import read_sessions
 
 pytestmark = pytest.mark.e2e
 ADAPTERS = ("one", "two")

@@ -13,13 +13,13 @@ from omegaconf import OmegaConf
 from ray.exceptions import RayActorError
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
-from verl_mas import data_plane
 from verl_mas.config.schema import FaultSpec, MasConfig
 from verl_mas.errors import EngineLost, SessionsFailed
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.trainer.modes import asynchronous
 from verl_mas.trainer.modes.asynchronous import FAILED_BATCHES, ColocatedAsyncTrainer, TeamBuffer, warm_up
 from verl_mas.trainer.staleness import TokenCount
+from verl_mas.verl_ import data_plane
 
 BATCH = 4
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from verl_mas import data_plane
 from verl_mas.trainer.modes.sync import MasTrainer
 from verl_mas.trainer.trainer import TeamTrainer
+from verl_mas.verl_ import data_plane
 
 
 @pytest.fixture

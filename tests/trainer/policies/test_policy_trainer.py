@@ -12,16 +12,16 @@ from omegaconf import OmegaConf
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
-from verl_mas import data_plane
 from verl_mas.config.run import Run
 from verl_mas.config.schema import FilterSpec
-from verl_mas.row import KEPT_SHARE, LOSS_MASK, OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS
 from verl_mas.trainer.batching import UpdatePlan
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.policies.local_policy import LocalPolicy
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 from verl_mas.trainer.step import PolicyRows
 from verl_mas.trainer.trainer import TeamTrainer
+from verl_mas.verl_ import data_plane
+from verl_mas.verl_.row import KEPT_SHARE, LOSS_MASK, OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS
 
 
 def settings(**given):

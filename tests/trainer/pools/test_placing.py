@@ -14,8 +14,8 @@ from verl.single_controller.ray import RayResourcePool
 
 from verl_mas.config.placement import Resources
 from verl_mas.config.run import Run, load
+from verl_mas.engines.platform.cpu import PlatformCPU
 from verl_mas.errors import ConfigError
-from verl_mas.platform.cpu import PlatformCPU
 from verl_mas.trainer.pools import nodes
 from verl_mas.trainer.pools import pools as placing
 from verl_mas.trainer.pools.pools import Node, fit

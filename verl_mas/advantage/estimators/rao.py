@@ -8,8 +8,8 @@ from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator
 from verl_mas.advantage.kernel import moments, total, units_per_group
 from verl_mas.advantage.options import REQUIRED
+from verl_mas.config.registry import nearest
 from verl_mas.errors import DataError
-from verl_mas.registry import nearest
 from verl_mas.util.later import Tensor, torch
 
 

@@ -16,10 +16,10 @@ from verl_mas.config.run import View
 from verl_mas.config.schema import DEFAULT_POOL
 from verl_mas.config.verl_settings import ATTENTION, DEFAULT_ATTENTION, attention, is_flash
 from verl_mas.engines.facts import ENGINES, facts_of
+from verl_mas.engines.platform import DEVICE as CPU
 from verl_mas.engines.serving import MOST, lowered
 from verl_mas.errors import ConfigError
 from verl_mas.planning.path import PACKAGE
-from verl_mas.platform import DEVICE as CPU
 from verl_mas.util import installed_version
 
 TENSOR = "rollout.tensor_model_parallel_size"
@@ -47,7 +47,7 @@ def engine_startable(run: ExaminedRun) -> Iterator[Problem]:
     for name in {view.engine for view in run.served}:
         if (known := facts_of(name).contract) and (why := known.unstartable):
             value = f"{name} {installed_version(name)} is installed"
-            fix = f"install a version from {' to '.join(known.tested)}: docs/gpu-quickstart.md has the commands"
+            fix = f"install a version from {' to '.join(known.tested)}: docs/start/gpu-quickstart.md has the commands"
             yield unless_elsewhere(run.config, ConfigError(value, rule=why, fix=fix))
 
 
@@ -171,7 +171,7 @@ def attention_installed(run: ExaminedRun, view: View) -> Problem | None:
     rule = "the package of the attention is installed" if asked else f"verl loads models with {used} by default"
     if run.critics:
         sdpa, rule = "set another algorithm.adv_estimator", f"verl loads critics with {DEFAULT_ATTENTION} only"
-    fix = f"{sdpa}, or install flash-attn: docs/gpu-quickstart.md has the command"
+    fix = f"{sdpa}, or install flash-attn: docs/start/gpu-quickstart.md has the command"
     return unless_elsewhere(run.config, ConfigError(value, rule=rule, fix=fix))
 
 

@@ -10,9 +10,9 @@ from verl_mas.checks.examined import ExaminedRun, setting, stated
 from verl_mas.checks.rules import Problem, rule
 from verl_mas.config.merge import GAE, LOSS_MODES, SECTION
 from verl_mas.config.modes import KEY, MODES, SYNC
+from verl_mas.config.registry import closest
 from verl_mas.config.run import View
 from verl_mas.errors import ConfigError, ConfigWarning
-from verl_mas.registry import closest
 from verl_mas.workflow.members import flat
 
 # Sampling settings with which all replies to a prompt are equal.
@@ -171,7 +171,7 @@ def kl_in_reward(run: ExaminedRun) -> ConfigError | None:
     return ConfigError("algorithm.use_kl_in_reward=True with several policies", rule=rule, fix=fix)
 
 
-@rule(seen="docs/loss.md", team=True, of="learning")
+@rule(seen="docs/train/loss.md", team=True, of="learning")
 def one_weighting(run: ExaminedRun, view: View) -> ConfigError | None:
     """Only one setting says how the losses of rows are summed."""
     weighting = run.mas.loss.weighting
@@ -196,7 +196,7 @@ def skipped_rows(run: ExaminedRun, view: View) -> ConfigError | None:
     return ConfigError(f"mas.skip_zero_advantage=True with {stated(view, terms[0])}", rule=rule, fix="set it to auto")
 
 
-@rule(seen="docs/configuration.md", team=False)
+@rule(seen="docs/train/configuration.md", team=False)
 def team_meant(run: ExaminedRun) -> ConfigError | ConfigWarning | None:
     """A run with a team uses a team's trainer mode."""
     mode = run.get(KEY)

@@ -1,4 +1,4 @@
-"""Requirements of asynchronous modes, and of engines on GPUs of their own: docs/async.md has the reasons."""
+"""Requirements of asynchronous modes, and of engines on GPUs of their own: docs/train/async.md has the reasons."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from verl_mas.config.merge import SECTION
 from verl_mas.config.modes import KEY, SEPARATE, THRESHOLD
 from verl_mas.config.placement import local_policies, time_sliced, used_pools
 from verl_mas.config.run import CORRECTION, READERS, View
+from verl_mas.engines.platform import DEVICE as CPU
 from verl_mas.engines.serving import MOST, serving
 from verl_mas.errors import ConfigError, ConfigWarning
-from verl_mas.platform import DEVICE as CPU
 
 Wanted: TypeAlias = Mapping[str, tuple[object, str]]
 # Settings of verl that must have one value for a team -> this value, and the reason.
@@ -36,7 +36,7 @@ APART: Wanted = {
 STORAGE = "transfer_queue.backend.SimpleStorage.total_storage_size"
 
 
-@rule(seen="verl's own scripts of distillation with +mas=solver_verifier; docs/async.md", team=True)
+@rule(seen="verl's own scripts of distillation with +mas=solver_verifier; docs/train/async.md", team=True)
 def settings_of_team(run: ExaminedRun) -> Iterator[ConfigError]:
     """Some settings of verl must have one value for a team, and more of them in an asynchronous mode."""
     assert run.mode
@@ -47,7 +47,7 @@ def settings_of_team(run: ExaminedRun) -> Iterator[ConfigError]:
             yield ConfigError(f"{key}={given}", rule=f"{why} ({KEY}={run.mode.name})", fix=fix)
 
 
-@rule(seen="commit 93f105e2, docs/async.md", team=True)
+@rule(seen="commit 93f105e2, docs/train/async.md", team=True)
 def stale_enough(run: ExaminedRun) -> Iterator[ConfigError]:
     """Tasks that are dispatched some steps ahead are sampled by weights that are as many steps old."""
     stale, mode, total = run.staleness, run.mode, run.config.trainer.total_training_steps
@@ -62,7 +62,7 @@ def stale_enough(run: ExaminedRun) -> Iterator[ConfigError]:
         yield ConfigError(value, rule=rule, fix=f"set {mode.warmup_key}=1")
 
 
-@rule(seen="commit 93f105e2, docs/async.md", team=True)
+@rule(seen="commit 93f105e2, docs/train/async.md", team=True)
 def rows_stored(run: ExaminedRun) -> ConfigError | None:
     """The storage holds the rows of every step in flight."""
     size, batches = run.get(STORAGE), run.staleness.least if run.staleness else 1
@@ -73,7 +73,7 @@ def rows_stored(run: ExaminedRun) -> ConfigError | None:
     return ConfigError(f"{STORAGE}={size}", rule=rule, fix="set it to null: the storage then grows as needed")
 
 
-@rule(seen="verl#2953, docs/async.md", team=True, of="learning")
+@rule(seen="verl#2953, docs/train/async.md", team=True, of="learning")
 def corrected(run: ExaminedRun, view: View) -> Problem | None:
     """The loss corrects for rows that older weights sampled."""
     stale = run.staleness
@@ -86,7 +86,7 @@ def corrected(run: ExaminedRun, view: View) -> Problem | None:
     return ConfigError(value, rule=why, fix=fix) if far else ConfigWarning(value, why, fix)
 
 
-@rule(seen="commit 93f105e2, docs/async.md", team=True)
+@rule(seen="commit 93f105e2, docs/train/async.md", team=True)
 def awake_together(run: ExaminedRun) -> Iterator[ConfigError]:
     """Engines of an asynchronous mode are awake all the time."""
     for pool in used_pools(run.mas) if run.mode and run.mode.asynchronous else ():
@@ -97,7 +97,7 @@ def awake_together(run: ExaminedRun) -> Iterator[ConfigError]:
             yield ConfigError(value, rule=rule, fix=f"{fix}, or a pool for each policy")
 
 
-@rule(seen="commit 93f105e2, docs/async.md", team=True)
+@rule(seen="commit 93f105e2, docs/train/async.md", team=True)
 def engines_apart(run: ExaminedRun) -> Iterator[ConfigError]:
     """Trained policies have engines on GPUs of their own in one mode, and on the training's in the others."""
     apart = run.mode is SEPARATE
@@ -117,7 +117,7 @@ def engines_apart(run: ExaminedRun) -> Iterator[ConfigError]:
             yield ConfigError(value, rule=rule, fix="remove it, or train in another mode")
 
 
-@rule(seen="commit 93f105e2, docs/async.md", team=True, of="served")
+@rule(seen="commit 93f105e2, docs/train/async.md", team=True, of="served")
 def weights_sent(run: ExaminedRun, view: View) -> ConfigError | None:
     """Weights are sent to engines on other GPUs. Engines on the same GPUs get them within the process."""
     key, apart = "rollout.checkpoint_engine.backend", run.mode is SEPARATE

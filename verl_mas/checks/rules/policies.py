@@ -8,13 +8,13 @@ from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.rules import Problem, rule
 from verl_mas.config.adapters import adapters
 from verl_mas.config.merge import SECTION
+from verl_mas.config.registry import nearest
 from verl_mas.config.sampling import Sampling
 from verl_mas.config.schema import AgentSpec
 from verl_mas.config.values import settable
-from verl_mas.endpoints.endpoint import check_endpoint
 from verl_mas.engines.sampling import SET_BY_US, SET_FOR_EVERY_REQUEST, engine_errors, mistyped, sampling_errors
 from verl_mas.errors import ConfigError, ConfigWarning
-from verl_mas.registry import nearest
+from verl_mas.gateway.endpoints.endpoint import check_endpoint
 from verl_mas.workflow.members import wrong_names
 from verl_mas.workflow.team import Team
 
@@ -48,7 +48,7 @@ def acting(run: ExaminedRun) -> Iterator[ConfigError]:
         yield ConfigError(f"mas.advantage.main={main}", rule=rule, fix=nearest(str(main), known))
 
 
-@rule(seen="docs/self-play.md", team=True)
+@rule(seen="docs/write/self-play.md", team=True)
 def snapshots(run: ExaminedRun) -> Iterator[ConfigError]:
     """A snapshot has the model and the whole weights of its policy."""
     for name, spec in run.mas.policies.items():

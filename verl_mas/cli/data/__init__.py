@@ -19,11 +19,11 @@ from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
 from verl_mas.data import own_rows, sources
 from verl_mas.data.dataset import DATA_SETS, FILES, MANIFEST, Loader, Prepared, write_parquet
+from verl_mas.environment.grading.forms import MARKS
 from verl_mas.errors import ConfigError, ConfigWarning
-from verl_mas.grading.forms import MARKS
-from verl_mas.row import DATA_SOURCE, GROUND_TRUTH, REWARD_MODEL
 from verl_mas.run_folder.disk import writing
 from verl_mas.util.text import printable
+from verl_mas.verl_.row import DATA_SOURCE, GROUND_TRUTH, REWARD_MODEL
 
 ROWS = "rows"
 ABOUT = """Rows of your own, from JSON lines, JSON, CSV or parquet, as one parquet file that verl reads.

@@ -10,8 +10,8 @@ from verl_mas.cli._arguments import add_rows, add_seed, add_settings, values
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
 from verl_mas.data.items import Item
 from verl_mas.data.reasoning_gym import rows
+from verl_mas.environment.worlds.hubs.reasoning_gym import gym
 from verl_mas.util.splits import TEST, TRAIN
-from verl_mas.worlds.hubs.reasoning_gym import gym
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from verl_mas.cli._arguments import add_rows, add_seed, add_settings, values
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared, check_left
 from verl_mas.data.items import Item
-from verl_mas.worlds.world import OPTIONS, SEED, Setup, find
+from verl_mas.environment.worlds.world import OPTIONS, SEED, Setup, find
 
 APART = 10_000_000  # distance between the seeds of two training sets; held-out episodes have the seeds below
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-from verl_mas.registry import installed
+from verl_mas.config.registry import installed
 
 
 def packages() -> list[str]:

@@ -17,7 +17,7 @@ from verl_mas.engines.contract import Contract
 from verl_mas.engines.facts import ENGINES, EngineFacts, EngineMemory, require_head_size
 from verl_mas.engines.sampling import installed_names
 from verl_mas.errors import EngineLost, RequestError
-from verl_mas.row import GLOBAL_STEPS
+from verl_mas.verl_.row import GLOBAL_STEPS
 from verl_mas.verl_.types import Actor, Fields, Passed, Untyped
 
 if TYPE_CHECKING:

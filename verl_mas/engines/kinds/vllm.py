@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from omegaconf import DictConfig
 from packaging.version import Version
 
-from verl_mas import platform
-from verl_mas.engines import stock
+from verl_mas.engines import platform, stock
 from verl_mas.engines.adapters import AdapterServer, current_adapter
 from verl_mas.engines.contract import Contract
 from verl_mas.engines.facts import ENGINES, EngineFacts, EngineMemory, load_class, require_head_size

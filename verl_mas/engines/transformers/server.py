@@ -24,7 +24,7 @@ from verl_mas.engines.transformers.lora import Adapters, AdapterUpdate
 from verl_mas.engines.transformers.request import Options, RequestSampling, Sample
 from verl_mas.engines.transformers.weights import Packed, WeightUpdate
 from verl_mas.errors import EngineLost, RequestError
-from verl_mas.row import GLOBAL_STEPS, MAX_GLOBAL_STEPS, MIN_GLOBAL_STEPS, VERSIONS
+from verl_mas.verl_.row import GLOBAL_STEPS, MAX_GLOBAL_STEPS, MIN_GLOBAL_STEPS, VERSIONS
 from verl_mas.verl_.types import Fields, Passed
 
 # verl's names of the parts that sleep and wake up.

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from verl_mas.endpoints.openai import calls_of
 from verl_mas.gateway.dialect import DIALECTS, ApiError, Asked, Fields, Served, content_of, event, with_schema
+from verl_mas.gateway.endpoints.openai import calls_of
 from verl_mas.workflow.client import Message, ToolCall, as_call
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.record import sampled_of
@@ -109,7 +109,7 @@ def _log_probs(served: Served) -> JsonObject | None:
     return {"content": each, "refusal": None} if each else None
 
 
-# -- also used by verl_mas.serve, the server of a trained team -------------------------------------------------------
+# -- also used by verl_mas.results.serve, the server of a trained team
 
 
 @dataclass

@@ -9,7 +9,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from verl_mas.config.compose import compose
 from verl_mas.gym.demos.live import DemoRun
-from verl_mas.run_folder.metrics import series
+from verl_mas.run_folder.metrics.file import series
 from verl_mas.testing import letters
 from verl_mas.util.text import sparkline
 

@@ -17,7 +17,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
 from verl_mas.errors import RunFailed
-from verl_mas.run_folder.metrics import Step, read_steps
+from verl_mas.run_folder.metrics.file import Step, read_steps
 
 POLL_S = 0.5
 TAIL_LINES = 25
@@ -74,7 +74,7 @@ class DemoRun:
         """Start the training process."""
         command = [sys.executable, "-m", "verl.trainer.main_ppo", *self.overrides]
         settings = {"VERL_FILE_LOGGER_PATH": str(self.metrics), "HYDRA_FULL_ERROR": "1", "OMP_NUM_THREADS": "1"}
-        # Ray and TransferQueue then listen on loopback only; see docs/security.md.
+        # Ray and TransferQueue then listen on loopback only; see docs/use/security.md.
         settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         # A new session, so that Ctrl-C reaches the run only through `_end`.
         return subprocess.Popen(

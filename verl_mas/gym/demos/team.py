@@ -16,14 +16,14 @@ from transformers.utils.logging import disable_progress_bar
 from verl_mas.config.compose import compose
 from verl_mas.errors import ConfigError
 from verl_mas.gym.demos.live import DemoRun
+from verl_mas.results.sessions.reader import read_sessions
+from verl_mas.results.sessions.report import report
+from verl_mas.results.sessions.run import RunFolder, open_run
+from verl_mas.results.sessions.view import ViewOptions, write_view
 from verl_mas.run_folder.checkpoints import latest
 from verl_mas.run_folder.disk import write_whole
-from verl_mas.run_folder.metrics import Step, series
+from verl_mas.run_folder.metrics.file import Step, series
 from verl_mas.run_folder.records import Record
-from verl_mas.sessions.reader import read_sessions
-from verl_mas.sessions.report import report
-from verl_mas.sessions.run import RunFolder, open_run
-from verl_mas.sessions.view import ViewOptions, write_view
 from verl_mas.util.text import sparkline
 
 Curves: TypeAlias = Mapping[str, Mapping[str, str]]

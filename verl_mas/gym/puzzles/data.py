@@ -8,13 +8,13 @@ from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 
 from verl_mas.cli._arguments import add_settings, values, whole
+from verl_mas.config.user_code import load_module
 from verl_mas.data.dataset import DATA_SETS, Loader, Prepared
 from verl_mas.data.items import Item
 from verl_mas.errors import ConfigError
 from verl_mas.gym.puzzles.game import Play, PuzzleAttempt, score_actions
 from verl_mas.gym.puzzles.puzzle import Puzzle, Size, board, row
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp, tiny
-from verl_mas.user_code import load_module
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow.base import find
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import make_dataclass
 from typing import Any, ClassVar, TypeAlias, TypeVar, get_type_hints
 
+from verl_mas.config.registry import Registry
 from verl_mas.config.values import load_dataclass
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.registry import Registry
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow.client import DatasetFields
 

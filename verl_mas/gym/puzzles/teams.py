@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Literal
 
-from verl_mas.execution.executor import Execution
+from verl_mas.environment.execution.executor import Execution
 from verl_mas.gym.puzzles.game import COMPACT, FORMAT, Choose, Play, PuzzleAttempt
 from verl_mas.gym.puzzles.puzzle import Puzzle
 from verl_mas.workflow import CodeBlock, Malformed, Reply, register_workflow

@@ -35,8 +35,8 @@ from verl.workers.engine import EngineRegistry
 
 from verl_mas.config.adapters import Adapter
 from verl_mas.engines.adapters import stream_name
+from verl_mas.engines.platform.fsdp import CpuEngineWithLMHead, SharedPrefixes
 from verl_mas.errors import ConfigError
-from verl_mas.platform.fsdp import CpuEngineWithLMHead, SharedPrefixes
 from verl_mas.trainer.adapters import files
 from verl_mas.trainer.adapters.files import OptimizerState
 

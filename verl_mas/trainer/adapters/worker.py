@@ -17,7 +17,7 @@ from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 
 from verl_mas.config.adapters import ADAPTER, Adapter, read_table
-from verl_mas.platform.fsdp import chosen
+from verl_mas.engines.platform.fsdp import chosen
 from verl_mas.trainer.adapters import engine
 from verl_mas.trainer.loss_weights import Loss
 from verl_mas.trainer.policies.worker import PolicyWorker, on_all

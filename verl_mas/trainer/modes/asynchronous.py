@@ -22,16 +22,16 @@ from ray.exceptions import RayActorError
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 from verl.workers.rollout.llm_server import LLMServerClient
 
-from verl_mas import data_plane
 from verl_mas.config.modes import COLOCATED, SEPARATE
 from verl_mas.config.placement import serving_pool
-from verl_mas.data_plane import TRAIN
 from verl_mas.errors import SessionsFailed
 from verl_mas.rollout.counts import SessionCounts
-from verl_mas.row import FINISHED, GLOBAL_STEPS, STATUS, TagValues
 from verl_mas.trainer import timeline
 from verl_mas.trainer.policies.separate import SeparatePolicy
 from verl_mas.trainer.trainer import POLL_SECONDS, TeamTrainer
+from verl_mas.verl_ import data_plane
+from verl_mas.verl_.data_plane import TRAIN
+from verl_mas.verl_.row import FINISHED, GLOBAL_STEPS, STATUS, TagValues
 from verl_mas.verl_.types import Actor
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ import time
 import ray
 from verl.workers.rollout.llm_server import LLMServerClient
 
-from verl_mas import data_plane
 from verl_mas.config.modes import SYNC
 from verl_mas.config.placement import served_on, time_sliced, used_pools
-from verl_mas.data_plane import Rows
 from verl_mas.trainer.pools.phases import SlicesActor
 from verl_mas.trainer.trainer import TeamTrainer
+from verl_mas.verl_ import data_plane
+from verl_mas.verl_.data_plane import Rows
 from verl_mas.verl_.types import Actor, Fields
 
 

@@ -15,14 +15,14 @@ from verl.single_controller.ray import RayResourcePool, RayWorkerGroup, Resource
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
-from verl_mas import data_plane
 from verl_mas.config.placement import TRAINING_ENGINES
-from verl_mas.data_plane import Rows
-from verl_mas.row import MULTI_MODAL_INPUTS, OF_CRITIC, TEMPERATURE, TRAINER_ONLY
 from verl_mas.trainer.policies.servers import Servers
 from verl_mas.trainer.policies.worker import CriticWorker, PolicyWorker
 from verl_mas.trainer.starting import Turn
 from verl_mas.trainer.timeline import LAUNCH, LOAD, PROCESSES
+from verl_mas.verl_ import data_plane
+from verl_mas.verl_.data_plane import Rows
+from verl_mas.verl_.row import MULTI_MODAL_INPUTS, OF_CRITIC, TEMPERATURE, TRAINER_ONLY
 from verl_mas.verl_.types import Actor, Passed
 
 T = TypeVar("T")

@@ -22,13 +22,19 @@ from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_to_nested
 
-from verl_mas import data_plane
 from verl_mas.config.merge import CRITIC, set_mode
 from verl_mas.config.run import View
-from verl_mas.data_plane import Rows
+from verl_mas.engines.platform.fsdp import METRIC as SHARED
 from verl_mas.errors import UpdateFailed
-from verl_mas.platform.fsdp import METRIC as SHARED
-from verl_mas.row import (
+from verl_mas.trainer.batching import MicroBatches, UpdatePlan, plan, side_by_side, spread_padding
+from verl_mas.trainer.checkpoint import Saved, writing
+from verl_mas.trainer.loss_weights import Loss, on_policy, over_all_rows, step_weights, weighs_rows, weighted
+from verl_mas.trainer.policies.local_policy import LocalPolicy, Workers
+from verl_mas.trainer.policies.weight_folder import BACKEND
+from verl_mas.trainer.step import COLUMNS, PolicyRows, gae, kept_share, without_zero_advantage
+from verl_mas.verl_ import data_plane
+from verl_mas.verl_.data_plane import Rows
+from verl_mas.verl_.row import (
     KEPT_SHARE,
     LENGTH,
     LOSS_MASK,
@@ -41,12 +47,6 @@ from verl_mas.row import (
     RowKey,
     is_padding,
 )
-from verl_mas.trainer.batching import MicroBatches, UpdatePlan, plan, side_by_side, spread_padding
-from verl_mas.trainer.checkpoint import Saved, writing
-from verl_mas.trainer.loss_weights import Loss, on_policy, over_all_rows, step_weights, weighs_rows, weighted
-from verl_mas.trainer.policies.local_policy import LocalPolicy, Workers
-from verl_mas.trainer.policies.weight_folder import BACKEND
-from verl_mas.trainer.step import COLUMNS, PolicyRows, gae, kept_share, without_zero_advantage
 
 # Number of steps after a start that always compare the log-probs of engine and trainer: one before and one after the
 # first update.

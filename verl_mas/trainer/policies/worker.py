@@ -19,8 +19,8 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from verl_mas.config.engine_tag import SHARED_PREFIXES, EngineTag
+from verl_mas.engines.platform.fsdp import VENDOR, SharedPrefixes, chosen
 from verl_mas.errors import UpdateFailed
-from verl_mas.platform.fsdp import VENDOR, SharedPrefixes, chosen
 from verl_mas.run_folder.checkpoints import damaged
 from verl_mas.verl_.types import Fields, Passed
 

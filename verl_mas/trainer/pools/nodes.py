@@ -19,10 +19,10 @@ from verl_mas.config.cluster import loopback_servers
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
-from verl_mas.endpoints.endpoint import check_endpoint
+from verl_mas.config.user_code import load_user_code
 from verl_mas.errors import ConfigError, ConfigErrors, ConfigWarning
+from verl_mas.gateway.endpoints.endpoint import check_endpoint
 from verl_mas.run_folder.lock import LOCK
-from verl_mas.user_code import load_user_code
 from verl_mas.util import worker_folder
 from verl_mas.workflow.base import resolve
 

@@ -1,0 +1,56 @@
+import os
+import subprocess
+
+import pytest
+import torch
+from verl.plugin.platform.platform_manager import PlatformRegistry
+
+from verl_mas.engines.platform import cpu_device
+from verl_mas.engines.platform.cpu import PlatformCPU
+
+
+def test_the_cpu_is_registered_and_never_chosen_by_itself():
+    assert PlatformRegistry.get("cpu") is PlatformCPU
+    assert not PlatformCPU().is_platform_available(use_smi_check=True)
+
+
+def test_the_device_module_has_what_torch_cpu_lacks():
+    free, total = cpu_device.mem_get_info()
+    assert 0 < free <= total
+    assert 0 < cpu_device.memory_allocated() <= 1.5 * cpu_device.max_memory_allocated()
+    assert cpu_device.is_available() is torch.cpu.is_available()
+    with pytest.raises(AttributeError):
+        _ = cpu_device.no_such_function
+
+
+@pytest.fixture
+def run_with_platform(warm_python):
+    def run(platform: str, program: str) -> subprocess.CompletedProcess:
+        env = os.environ | {"VERL_PLATFORM": platform}
+        return subprocess.run([warm_python, "-c", program], capture_output=True, text=True, env=env, check=False)
+
+    return run
+
+
+def test_verl_platform_cpu_gives_the_cpu_its_fsdp_engines_and_a_process_group(run_with_platform):
+    program = (
+        "import os, torch\n"
+        "os.environ.update(RANK='0', WORLD_SIZE='1', LOCAL_RANK='0', MASTER_ADDR='127.0.0.1', MASTER_PORT='0')\n"
+        "from verl.utils.distributed import initialize_global_process_group\n"
+        "from verl.workers.engine import EngineRegistry\n"
+        "for kind in ('language_model', 'value_model'):\n"
+        "    print(EngineRegistry.get_engine_cls(kind, 'fsdp2').__name__)\n"
+        "initialize_global_process_group()\n"
+        "print(torch.distributed.get_backend())\n"
+    )
+    done = run_with_platform("cpu", program)
+    assert done.stdout.split() == ["CpuEngineWithLMHead", "CpuEngineWithValueHead", "cpu:gloo"], done.stderr
+
+
+def test_without_the_choice_verl_is_not_touched(run_with_platform):
+    program = (
+        "import verl.utils.distributed as d\n"
+        "from verl.utils.device import get_device_name\n"
+        "print(get_device_name(), *[name for name in vars(d) if 'verl_mas' in name])"
+    )
+    assert run_with_platform("", program).stdout.split() == ["cuda"]

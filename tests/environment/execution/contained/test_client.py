@@ -1,0 +1,341 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import aclosing
+
+import psutil
+import pytest
+
+from verl_mas.environment.execution.executor import Execution
+from verl_mas.environment.execution.executors.contained import Contained
+from verl_mas.environment.execution.limits import Answer, Call, Limits, Result, Status
+from verl_mas.errors import ConfigError, ExecutorFailed
+
+SHORT = Limits(cpu_s=0.3, wall_s=0.8, memory_mb=64, output_bytes=1000)
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Contained]:
+    """One sandbox for all tests. Each test uses it in another event loop."""
+    executor = Contained(Execution(slots=2))
+    yield executor
+    asyncio.run(executor.aclose())
+
+
+def execute(sandbox: Contained, program: str, stdin: str = "", limits: Limits = SHORT) -> Result:
+    return asyncio.run(sandbox.execute(textwrap.dedent(program), stdin, limits))
+
+
+def servers(sandbox: Contained) -> list[psutil.Process]:
+    return [psutil.Process(pid) for pid in sandbox.pids()]
+
+
+def gone(pids: list[int], seconds: float = 5) -> bool:
+    end = time.monotonic() + seconds
+    while any(map(psutil.pid_exists, pids)) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not any(map(psutil.pid_exists, pids))
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "stdout", "exit_code"),
+    [
+        ("print(input()[::-1])", Status.OK, "cba\n", 0),
+        ("import atexit\natexit.register(print, 2)\nprint(1)", Status.OK, "1\n2\n", 0),
+        ("print(1); import sys; sys.exit('no')", Status.ERROR, "1\n", 1),
+        ("print(1)\n1 / 0", Status.ERROR, "1\n", 1),
+        ("x = = 1", Status.SYNTAX_ERROR, "", 251),
+        ("'\ud800'", Status.SYNTAX_ERROR, "", 251),
+        ("while True: pass", Status.TIMED_OUT, "", None),
+        ("import time; time.sleep(9)", Status.TIMED_OUT, "", None),
+        ("x = bytearray(10**9)", Status.OUT_OF_MEMORY, "", 250),
+        ("print('x' * 1000, end='')", Status.OK, "x" * 1000, 0),
+        ("print('x' * 1000)", Status.TOO_MUCH_OUTPUT, "x" * 1000, 0),
+        ("import ctypes; ctypes.string_at(0)", Status.KILLED, "", None),
+        ("import os; os.write(1, b'a\\xff')", Status.OK, "a\N{REPLACEMENT CHARACTER}", 0),
+    ],
+    ids=range(13),
+)
+def test_the_end_of_a_program_is_told_apart(sandbox, program, status, stdout, exit_code):
+    result = execute(sandbox, program, "abc\n")
+    assert (result.status, result.stdout, result.exit_code) == (status, stdout, exit_code), result.stderr
+
+
+def test_an_exception_has_the_traceback_of_the_program_alone(sandbox):
+    stderr = execute(sandbox, "def f():\n    return 1 / 0\nf()").stderr
+    assert stderr.count("File") == 2 and 'File "program.py", line 2, in f\n    return 1 / 0' in stderr
+    assert stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_time_and_memory_are_measured(sandbox):
+    result = execute(sandbox, "import time; x = b'1' * 30_000_000; time.sleep(0.1)\nfor _ in range(10**6): pass")
+    assert 0.1 < result.seconds < 5 and 0.005 < result.cpu_seconds < 1 and 30 < result.memory_mb < 150
+
+
+def test_an_absent_package_is_not_found_and_the_standard_library_is(sandbox):
+    assert execute(sandbox, "import sqlite3, xml.dom.minidom, csv, unittest; print(1)").stdout == "1\n"
+    for package in ("numpy", "verl_mas", "contained", "site_packages", "pip"):
+        assert "ModuleNotFoundError" in execute(sandbox, f"import {package}").stderr
+
+
+def test_calls_are_answered_until_the_program_ends(sandbox):
+    program = "import os\ndef f(x): return {x}\ndef g(): os._exit(0)\ndef h():\n while True: pass"
+    calls = [Call("f", [1]), Call("absent"), Call("g"), Call("f", [2])]
+    answers = asyncio.run(sandbox.call(program, calls, SHORT))
+    assert answers[0] == Answer({1}) and [answer.error for answer in answers[2:]] == ["no answer"] * 2
+    assert "NameError" in (answers[1].error or "")
+    answers = asyncio.run(sandbox.call(program, [Call("f", [1]), Call("h"), Call("f", [1])], SHORT))
+    assert answers == [Answer({1}), Answer(error="timed out"), Answer(error="timed out")]
+
+
+def test_programs_of_a_closed_event_loop_are_ended(sandbox):
+    async def leave() -> None:
+        task = asyncio.create_task(sandbox.execute("import time; time.sleep(60)", limits=Limits(cpu_s=50)))
+        await asyncio.sleep(0.1)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.stop)
+        del task
+
+    loop = asyncio.new_event_loop()
+    leaving = loop.create_task(leave())
+    loop.run_forever()
+    assert leaving.done()
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+    loop.close()
+    start = time.monotonic()
+    assert [execute(sandbox, "print(1)").stdout for _ in range(4)] == ["1\n"] * 4
+    assert time.monotonic() - start < 5
+
+
+async def test_programs_are_run_again_if_the_fork_server_is_killed(sandbox):
+    await sandbox.execute("1")
+    (server,) = servers(sandbox)
+    program = "import time; time.sleep(0.3); print(input())"
+    tasks = [asyncio.create_task(sandbox.execute(program, f"{number}\n")) for number in range(6)]
+    await asyncio.sleep(0.15)
+    family = [server.pid, *(child.pid for child in server.children(recursive=True))]
+    server.kill()
+    assert [result.stdout for result in await asyncio.gather(*tasks)] == [f"{number}\n" for number in range(6)]
+    assert len(family) > 2 and gone(family)
+
+
+async def test_a_program_that_is_killed_from_outside_is_run_again(sandbox):
+    await sandbox.execute("1")
+    (server,) = servers(sandbox)
+    task = asyncio.create_task(sandbox.execute("import time; time.sleep(0.5); print(1)"))
+    await asyncio.sleep(0.2)
+    max(server.children(recursive=True), key=lambda process: process.create_time()).kill()
+    assert (await task).stdout == "1\n"
+
+
+async def test_a_sandbox_that_dies_again_and_again_is_an_error_and_no_verdict(sandbox):
+    task = asyncio.create_task(sandbox.execute("import time; time.sleep(5)", limits=Limits(wall_s=20)))
+    for _ in range(3):
+        while not servers(sandbox):
+            await asyncio.sleep(0.02)
+        await sandbox.execute("1")
+        servers(sandbox)[0].kill()
+        await asyncio.sleep(0.1)
+    with pytest.raises(ExecutorFailed, match="failed 3 times"):
+        await task
+    assert (await sandbox.execute("print(1)")).stdout == "1\n"
+
+
+async def silence(sandbox: Contained, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop the fork server of the sandbox, so that it does not answer."""
+    monkeypatch.setattr("verl_mas.environment.execution.executors.contained._SILENCE_S", 0.2)
+    await sandbox.execute("1")
+    (server,) = servers(sandbox)
+    for process in (server, *server.children(recursive=True)):
+        process.suspend()
+
+
+async def test_a_fork_server_that_does_not_answer_is_replaced(sandbox, monkeypatch):
+    await silence(sandbox, monkeypatch)
+    assert (await sandbox.execute("print(1)", limits=SHORT)).stdout == "1\n"
+
+
+async def test_cancelled_programs_of_a_fork_server_that_does_not_answer_leave_their_slots(sandbox, monkeypatch):
+    await silence(sandbox, monkeypatch)
+    tasks = [asyncio.create_task(sandbox.execute("1")) for _ in range(2)]
+    await asyncio.sleep(0.05)
+    for task in tasks:
+        task.cancel()
+    assert (await asyncio.wait_for(sandbox.execute("print(1)"), 10)).stdout == "1\n"
+
+
+async def test_a_caller_without_free_descriptors_gets_no_verdict_and_loses_no_slot(sandbox):
+    await sandbox.execute("1")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        failed = await asyncio.gather(*(sandbox.execute("1") for _ in range(3)), return_exceptions=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert all(isinstance(error, ExecutorFailed) and "open files" in str(error) for error in failed), failed
+    assert (await asyncio.wait_for(sandbox.execute("print(1)"), 10)).stdout == "1\n"
+
+
+def test_descriptors_and_processes_do_not_grow(sandbox):
+    threaded = "import threading\nthreading.Thread(target=lambda: 1).start()\nwhile True: pass"
+
+    async def run() -> None:
+        results = await asyncio.gather(*(sandbox.execute(each, limits=SHORT) for each in ["print(1)"] * 9 + [threaded]))
+        assert {result.status for result in results} == {Status.OK, Status.TIMED_OUT}
+
+    asyncio.run(run())
+    before = len(os.listdir("/proc/self/fd"))
+    (server,) = servers(sandbox)
+    ours = [server, *server.children(recursive=True)]
+    theirs = [process.num_fds() for process in ours]
+    asyncio.run(run())
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert [process.num_fds() for process in ours] == theirs and server.children(recursive=True) == ours[1:]
+
+
+async def test_programs_that_wait_hold_no_descriptors(sandbox):
+    before = len(os.listdir("/proc/self/fd"))
+    tasks = [asyncio.create_task(sandbox.execute("print(1)")) for _ in range(50)]
+    await asyncio.sleep(0.2)
+    more = len(os.listdir("/proc/self/fd")) - before
+    assert all(result.ok for result in await asyncio.gather(*tasks))
+    assert more < 30
+
+
+def test_a_check_leaves_no_process_behind():
+    executor = Contained(Execution())
+    executor.check()
+    assert executor.pids() == []
+
+
+STAT = """
+import ctypes
+libc, buffer = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(256)
+for folder, path in ((-100, b"/"), (0, b"/"), (0, b"")):
+    ctypes.set_errno(0)
+    result = libc.syscall(262, folder, path, buffer, 0x1000)
+    print(result, ctypes.get_errno(), int.from_bytes(buffer.raw[48:56], "little"))
+"""
+
+
+def test_a_path_is_never_looked_up(sandbox):
+    # First EBADF, because -100 is not a descriptor; then the size of stdin, whatever the path is
+    assert execute(sandbox, STAT, "abc").stdout.splitlines() == ["-1 9 0", "0 0 3", "0 0 3"]
+
+
+async def test_after_closing_nothing_runs_and_waiting_programs_fail():
+    executor = Contained(Execution())
+    task = asyncio.create_task(executor.execute("import time; time.sleep(9)"))
+    await asyncio.sleep(0.1)
+    while not executor.pids():
+        await asyncio.sleep(0.02)
+    await executor.execute("1")
+    pids = executor.pids()
+    waiting = [asyncio.create_task(executor.execute("1")) for _ in range(9)]
+    await asyncio.sleep(0)
+    await executor.aclose()
+    for ended in await asyncio.gather(task, *waiting, return_exceptions=True):
+        assert isinstance(ended, ExecutorFailed) and "closed" in str(ended)
+    assert gone(pids) and not executor.pids()
+    assert (await executor.execute("print(1)")).ok
+    await executor.aclose()
+
+
+SCRIPT = """
+import asyncio, os, sys
+from verl_mas.environment.execution.executors.contained import Contained
+from verl_mas.environment.execution.executor import Execution
+import psutil
+async def main():
+    executor = Contained(Execution())
+    await executor.execute("1")
+    asyncio.create_task(executor.execute("import time; time.sleep(60)"))
+    await asyncio.sleep(0.3)
+    print(*[child.pid for child in psutil.Process().children(recursive=True)], flush=True)
+    if sys.argv[1] == "wait":
+        await asyncio.sleep(60)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("how", ["wait", "leave"])
+def test_nothing_outlives_its_process(how):
+    command = [sys.executable, "-c", SCRIPT, how]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        pids = [int(word) for word in process.stdout.readline().split()]
+        assert len(pids) >= 2
+        if how == "wait":
+            process.send_signal(signal.SIGKILL)
+        assert gone(pids)
+        assert process.stderr.read() == ""
+
+
+def test_another_machine_is_refused(monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    with pytest.raises(ConfigError, match="aarch64") as error:
+        Contained(Execution()).check()
+    assert "sandbox_fusion" in error.value.fix and "unsafe_subprocess" in error.value.fix
+
+
+PACKAGES = """
+import numpy as np, sympy
+x = sympy.symbols("x")
+def f(n): return np.linalg.inv(np.eye(n) / 2), np.int64(n), sympy.solve(x**2 - 4)[0] == -2
+"""
+
+
+async def test_packages_are_imported_if_they_are_allowed():
+    async with aclosing(Contained(Execution(packages=["numpy", "sympy"]))) as executor:
+        answers = await executor.call(PACKAGES, [Call("f", [2])])
+        assert answers == [Answer(([[2.0, 0.0], [0.0, 2.0]], 2, True))]
+        assert "No module named 'pandas'" in (await executor.execute("import pandas")).stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "fix"),
+    [
+        ("no_such_package", "pip install no_such_package"),
+        ("json", "leave it out"),
+        ("typing_extensions", "leave it out"),
+        ("a.b", "pip install a.b"),
+    ],
+)
+def test_a_package_that_cannot_be_imported_is_refused(package, fix):
+    with pytest.raises(ConfigError, match=f"packages: '{package}'") as refused:
+        Contained(Execution(packages=[package])).check()
+    assert refused.value.fix.startswith(fix)
+
+
+WITHOUT_SECCOMP = """
+from verl_mas.environment.execution.executors.contained import Contained
+from verl_mas.environment.execution.contained.seccomp import Filter, Instruction
+from verl_mas.environment.execution.executor import Execution
+refused = [(0x20, 0, 0, 0), (0x15, 0, 3, 157), (0x20, 0, 0, 16), (0x15, 0, 1, 22), (6, 0, 0, 0x50001)]
+refused.append((6, 0, 0, 0x7FFF0000))
+Filter([Instruction(*step) for step in refused]).install()
+try:
+    Contained(Execution()).check()
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_machine_without_the_filter_is_refused():
+    run = subprocess.run([sys.executable, "-c", WITHOUT_SECCOMP], capture_output=True, text=True, check=True)
+    assert "ConfigError mas.workflow.args.execution.executor=contained" in run.stdout, run.stdout + run.stderr
+    assert "prctl" in run.stdout
+
+
+def test_the_layers_of_this_machine_are_listed(sandbox):
+    layers = asyncio.run(sandbox.layers())
+    assert layers.keys() == {"seccomp", "namespaces", "landlock", "user", "threads"} and layers["seccomp"] == "yes"

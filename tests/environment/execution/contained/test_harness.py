@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from verl_mas.environment.execution.contained.harness import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    NotPlain,
+    dump_calls,
+    dumps,
+    loads,
+    marked_lines,
+    read_answers,
+    run_calls,
+    script,
+)
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(min_value=2**70, max_value=2**90)
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.complex_numbers(allow_nan=False)
+)
+hashable = st.recursive(scalars, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=5)
+plain = st.recursive(
+    hashable | st.sets(hashable, max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.tuples(inner) | st.dictionaries(hashable, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def same(a: object, b: object) -> bool:
+    return repr(a) == repr(b) or (type(a) is type(b) and a == b)
+
+
+@given(plain)
+@settings(max_examples=200, deadline=None)
+def test_a_plain_value_comes_back_as_it_was(value):
+    assert same(loads(dumps(value)), value)
+
+
+def test_numbers_that_json_lacks_come_back():
+    back = loads(dumps([math.inf, -math.inf, math.nan, 10**400, -(2**63), True, 1, 1.0]))
+    assert str(back) == str([math.inf, -math.inf, math.nan, 10**400, -(2**63), True, 1, 1.0])
+
+
+class Number(int): ...
+
+
+class Text(str): ...
+
+
+@pytest.mark.parametrize("value", [Number(3), Text("a"), object(), {1: Number(1)}, (Text("x"),), range(3), len])
+def test_an_instance_of_a_subclass_is_not_a_plain_value(value):
+    with pytest.raises(NotPlain):
+        dumps(value)
+
+
+def nested(levels: int) -> object:
+    value: object = {}
+    for _ in range(levels):
+        value = {1: value}
+    return value
+
+
+def test_levels_are_bounded_on_both_sides():
+    assert loads(dumps(nested(MAX_DEPTH))) == nested(MAX_DEPTH)
+    cyclic: list[object] = []
+    cyclic.append(cyclic)
+    for deep in (nested(MAX_DEPTH + 1), cyclic):
+        with pytest.raises(NotPlain, match="levels"):
+            dumps(deep)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 500_000,
+        "[" * 90_000 + "]" * 90_000,
+        '{"list":' * 50_000,
+        '"\\"[' * 5,
+        '["' + "\\" * 99_999,
+        "9" * 500_000,
+        '{"int": "' + "9" * 900_000 + 'z"}',
+        # Python could read this number, but would refuse to print it.
+        '{"int": "' + "9" * 3_800 + '"}',
+        '{"set": [[]]}',
+        '{"set": [' + ",".join(f'{{"int": "{(2**61 - 1) * i:#x}"}}' for i in range(2**10, 30_000)) + "]}",
+        '{"dict": [[1]]}',
+        '{"dict": 1}',
+        '{"complex": ["a", 1.0]}',
+        '{"bytes": "zz"}',
+        '{"object": []}',
+        "{}",
+        '{"tuple": [], "list": []}',
+        "",
+        "1" + " " * MAX_BYTES,
+        "\ud800",
+    ],
+    ids=range(20),
+)
+def test_text_that_no_harness_writes_is_refused_quickly(text):
+    start = time.process_time()
+    with pytest.raises(NotPlain):
+        loads(text)
+    assert time.process_time() - start < 1
+
+
+PROGRAM = """
+import dataclasses, sys
+@dataclasses.dataclass
+class Solution:
+    total: int = 0
+    def add(self, a, b=1):
+        return a + b
+def pair(x): return x, {x}
+def leave(): sys.exit(3)
+def strange():
+    class Always(int):
+        __eq__ = lambda self, other: True
+    return Always(1)
+def long(): return "x" * 2_000_000
+if __name__ == "__main__":
+    raise RuntimeError("not run as a script")
+"""
+CALLS = [
+    ("pair", [2], {}),
+    ("Solution.add", [1], {"b": 5}),
+    ("leave", [], {}),
+    ("strange", [], {}),
+    ("long", [], {}),
+    ("absent", [], {}),
+    ("pair", [[]], {}),
+]
+EXPECTED = [
+    ((2, {2}), None),
+    (6, None),
+    (None, "SystemExit: 3"),
+    (None, "NotPlain: a value of type Always"),
+    (None, f"a value of more than {MAX_BYTES} bytes"),
+    (None, "NameError: name 'absent' is not defined"),
+    (None, "TypeError: unhashable type: 'list'"),
+]
+
+
+def test_calls_are_answered_one_by_one():
+    lines: list[str] = []
+    run_calls(PROGRAM, dump_calls(CALLS), lines.append)
+    assert read_answers("".join(f"{line}\n" for line in lines), len(CALLS), "missing") == EXPECTED
+
+
+def test_a_script_for_another_interpreter_prints_the_same_answers():
+    program = PROGRAM + "print('#answer {\"value\": 0}')"
+    text = script(program, CALLS, "#secret ")
+    run = subprocess.run([sys.executable, "-I", "-c", text], capture_output=True, text=True, check=True)
+    assert read_answers(marked_lines(run.stdout, "#secret "), len(CALLS), "missing") == EXPECTED
+
+
+@pytest.mark.parametrize(("program", "error"), [("1 +", "SyntaxError"), ("1 / 0", "ZeroDivisionError")])
+def test_a_program_that_fails_answers_no_call(program, error):
+    lines: list[str] = []
+    run_calls(program, dump_calls(CALLS), lines.append)
+    answers = read_answers(f"{lines[0]}\n", 2, "missing")
+    assert len(lines) == 1 and all(value is None and (text or "").startswith(error) for value, text in answers)
+
+
+def test_calls_without_an_answer_have_the_given_error():
+    written = '{"value": 1}\n\n[1]\n{"value": [[1'
+    answers = read_answers(written, 5, "timed out")
+    assert answers[0] == (1, None) and answers[3:] == [(None, "timed out")] * 2
+    assert all(value is None and error is not None for value, error in answers[1:])
+
+
+def test_half_a_character_reaches_no_file_and_no_prompt():
+    value, in_dict, error = (r'{"value": ["\ud800"]}', r'{"value": {"dict": [["\ud800", 1]]}}', r'{"error": "\ud800"}')
+    assert read_answers(f"{value}\n{in_dict}\n{error}\n", 3, "missing") == [
+        (None, "not a plain value: a text that UTF-8 does not have"),
+        (None, "not a plain value: a text that UTF-8 does not have"),
+        (None, r"\ud800"),
+    ]
+
+
+def test_more_answers_than_calls_are_ignored():
+    assert read_answers('{"value": 1}\n' * 9, 2, "missing") == [(1, None)] * 2

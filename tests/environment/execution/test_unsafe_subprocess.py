@@ -1,0 +1,114 @@
+"""Programs as plain subprocesses: their limits, the warning, and the end of their processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from verl_mas.environment.execution.executor import Execution
+from verl_mas.environment.execution.executors.unsafe_subprocess import UnsafeSubprocess, warn_once
+from verl_mas.environment.execution.limits import Limits, Status
+from verl_mas.errors import ConfigError
+
+LIMITS = Limits(cpu_s=5, wall_s=60, memory_mb=64, output_bytes=1_000)
+
+
+@pytest.fixture(scope="module")
+def executor() -> UnsafeSubprocess:
+    return UnsafeSubprocess(Execution("unsafe_subprocess", slots=4))
+
+
+@pytest.mark.parametrize(
+    ("program", "status"),
+    [
+        ("print(input())", Status.OK),
+        ("import os; print(os.read(0, os.fstat(0).st_size).decode())", Status.OK),
+        ("from __future__ import annotations; import sys; sys.stdout.write(input())", Status.OK),
+        ("1 / 0", Status.ERROR),
+        ("\0", Status.SYNTAX_ERROR),
+        ("'\ud800'", Status.SYNTAX_ERROR),
+        ("x = [0] * 10**9", Status.OUT_OF_MEMORY),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", Status.KILLED),
+        ("while True: pass", Status.TIMED_OUT),
+        ("import time; time.sleep(60)", Status.TIMED_OUT),
+        ("while True: print('a' * 100)", Status.TOO_MUCH_OUTPUT),
+        ("open('file', 'w').write('a' * 2000)", Status.TOO_MUCH_OUTPUT),
+        ("import os; os.close(0); os.close(1); os.close(2)", Status.OK),
+        ("x = '" + "a" * 10_000_000 + "'; print(input())", Status.OK),
+    ],
+)
+async def test_how_a_program_ended(executor, program, status):
+    limits = replace(LIMITS, wall_s=1.5 if status is Status.TIMED_OUT else 60)
+    result = await executor.execute(program, "é \ud800", limits)
+    assert result.status is status
+    assert result.stdout.strip() == "é \\ud800" or not result.ok or "close" in program
+    assert len(result.stdout) <= 1_000 and len(result.stderr) <= 1_000
+
+
+@pytest.mark.parametrize("first", ["", "import signal; signal.signal(signal.SIGXCPU, signal.SIG_IGN)\n"])
+async def test_the_cpu_time_ends_a_program_long_before_the_wall_time(executor, first):
+    result = await executor.execute(f"{first}while True: pass", limits=Limits(cpu_s=1, wall_s=60))
+    assert result.status is Status.TIMED_OUT and result.seconds < 30
+
+
+async def test_output_that_is_not_text_is_replaced(executor):
+    result = await executor.execute("import os; os.write(1, b'a\\xffb')")
+    assert result.ok and result.stdout == "a\ufffdb"
+
+
+async def test_the_error_names_the_line_of_the_program(executor):
+    result = await executor.execute("x = 1\ny = x / 0\n")
+    assert 'File "<program>", line 2' in result.stderr
+    assert result.error == "error: ZeroDivisionError: division by zero"
+
+
+async def test_a_program_has_no_environment_and_an_empty_folder_of_its_own(executor, monkeypatch):
+    monkeypatch.setenv("API_KEY", "secret")
+    program = "import os; print(sorted(os.environ), os.listdir(), os.getcwd())"
+    printed = (await executor.execute(program)).stdout
+    assert "API_KEY" not in printed and "['run.py']" in printed
+    assert not Path(printed.split()[-1]).exists()
+
+
+async def test_what_a_program_starts_ends_with_it(executor):
+    program = "import os, time\npid = os.fork()\nif pid == 0: time.sleep(60)\nprint(pid)"
+    result = await executor.execute(program)
+    assert result.ok and result.seconds < 30
+    until = time.monotonic() + 5
+    while time.monotonic() < until and Path(f"/proc/{result.stdout.strip()}").exists():
+        time.sleep(0.01)
+    assert not Path(f"/proc/{result.stdout.strip()}").exists()
+
+
+async def test_no_more_programs_at_once_than_slots():
+    one = UnsafeSubprocess(Execution("unsafe_subprocess", slots=1))
+    start = time.monotonic()
+    await asyncio.gather(*(one.execute("import time; time.sleep(0.3)", "", LIMITS) for _ in range(2)))
+    assert time.monotonic() - start > 0.6
+
+
+async def test_packages_are_those_of_this_python(executor):
+    assert not (await executor.execute("import numpy")).ok
+    some = UnsafeSubprocess(Execution("unsafe_subprocess", packages=["numpy"]))
+    some.check()
+    result = await some.execute("import numpy; print(numpy.arange(3).sum())", limits=Limits(cpu_s=5))
+    assert result.stdout == "3\n", result.stderr
+
+
+def test_a_missing_package_is_refused():
+    with pytest.raises(ConfigError, match="'numpie' cannot be imported"):
+        UnsafeSubprocess(Execution("unsafe_subprocess", packages=["numpie"])).check()
+
+
+def test_it_warns_once_per_process_that_programs_have_the_rights_of_this_user(caplog):
+    warn_once.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            UnsafeSubprocess(Execution("unsafe_subprocess"))
+    [record] = caplog.records
+    assert "with the rights of this user" in record.getMessage()

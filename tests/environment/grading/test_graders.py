@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from verl_mas.config.schema import WorkflowSpec
+from verl_mas.environment.grading.grader import GRADERS, Grader
+from verl_mas.errors import ConfigError
+from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.workflow import Task
+from verl_mas.workflow.base import resolve
+from verl_mas.workflow.run import run
+
+
+def grade(name, truth, answer):
+    grader = GRADERS[name]
+    return asyncio.run(grader(grader.read(truth), answer))
+
+
+def test_short_answers_are_graded_by_match_and_by_shared_words():
+    assert grade("em", {"target": ["the Tazor"]}, "Tazor") == 1.0 and grade("em", "Tazor", "city of Tazor") == 0.0
+    assert grade("f1", "Tazor", "city of Tazor") == pytest.approx(0.5)
+
+
+def test_a_math_answer_is_right_wrong_or_could_not_be_checked():
+    pytest.importorskip("math_verify")
+    assert grade("math", "\\frac{1}{2}", "0.5") == 1.0 and grade("math", 1, "2") == 0.0
+    assert grade("math", "42", "9^{9^{9^{9}}}") is None
+
+
+@pytest.mark.parametrize("team", ["solver_verifier", "search_team"])
+def test_a_score_that_names_no_grader_is_refused_with_the_known_ones(team):
+    with pytest.raises(ConfigError, match=r"mas.workflow.args.score=mth\n(?s:.)*known: .*em, f1, math"):
+        resolve(WorkflowSpec(team, args={"score": "mth"}))
+
+
+def test_a_registered_grader_may_give_half():
+    GRADERS.register("test_half")(Grader(lambda truth, answer: 0.5))
+    llm = ScriptedLLM({"solver": "\\boxed{7}", "verifier": "<verify>reject</verify>"})
+    workflow = resolve(WorkflowSpec("solver_verifier", args={"score": "test_half", "verdict_reward": 0.3}))
+    session = run(workflow, Task([{"role": "user", "content": "?"}]), llm)
+    assert session.team_reward == session.info["acc"] == 0.5
+    # A grade below 1 is not right, so the right verdict is to reject.
+    assert session.replies[1].reward == 0.3

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+import httpx
+import pytest
+
+from verl_mas.environment.retrieval.client import Breaker, RetrieverClient, check_reachable, retriever
+from verl_mas.errors import ConfigError
+
+URL = "http://retriever.test/retrieve"
+
+
+class Server(httpx.AsyncBaseTransport):
+    """A server that answers each query with the query. `plan` has the statuses or exceptions of the next requests."""
+
+    def __init__(self, *plan: int | Exception, delay: float = 0.0):
+        self.plan, self.delay = list(plan), delay
+        self.batches: list[list[str]] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        asked = json.loads(request.content)
+        self.batches.append(asked["queries"])
+        await asyncio.sleep(self.delay)
+        fate = self.plan.pop(0) if self.plan else 200
+        if isinstance(fate, Exception):
+            raise fate
+        hits = [
+            [
+                {"document": {"id": f"{q}-{n}", "contents": f'"{q}"\nabout {q}'}, "score": 1.0 / (n + 1)}
+                for n in range(asked["topk"])
+            ]
+            for q in asked["queries"]
+        ]
+        return httpx.Response(fate, json={"result": hits})
+
+
+def client(server: httpx.AsyncBaseTransport, **options) -> RetrieverClient:
+    return RetrieverClient(transport=server, **{"url": URL, "backoff_s": 0.0, **options})
+
+
+async def ask(server: httpx.AsyncBaseTransport, *queries: str, **options):
+    one = client(server, **options)
+    return await asyncio.gather(*(one.search(query) for query in queries))
+
+
+async def test_passages_come_back_with_their_scores():
+    (found,) = await ask(Server(), "rome")
+    assert found.error is None
+    first = found.passages[0]
+    assert (first.id, first.title, first.text) == ("rome-0", "rome", "about rome")
+    assert [p.score for p in found.passages] == [1.0, 0.5, 1 / 3]
+
+
+async def test_concurrent_queries_share_requests_and_get_their_own_answers():
+    server = Server()
+    found = await ask(server, *(f"q{i}" for i in range(100)), max_batch=64)
+    assert [len(batch) for batch in server.batches] == [64, 36]
+    assert [f.passages[0].title for f in found] == [f"q{i}" for i in range(100)]
+
+
+async def test_queries_with_another_topk_are_sent_in_another_request():
+    one = client(Server())
+    both = await asyncio.gather(one.search("a", topk=1), one.search("b", topk=5))
+    assert [len(found.passages) for found in both] == [1, 5]
+
+
+@pytest.mark.parametrize("trouble", [503, 429, httpx.ConnectError("refused"), httpx.ReadTimeout("slow")])
+async def test_a_temporary_failure_is_retried(trouble):
+    (found,) = await ask(server := Server(trouble, trouble), "q")
+    assert found.passages and len(server.batches) == 3
+
+
+@pytest.mark.parametrize(("status", "requests"), [(503, 3), (422, 1)])
+async def test_a_lasting_failure_is_an_error_without_passages_and_a_refused_request_is_not_repeated(status, requests):
+    (found,) = await ask(server := Server(*[status] * 9), "q")
+    assert found.passages == () and URL in found.error and f"HTTP {status}" in found.error
+    assert len(server.batches) == requests
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("<html>", "JSONDecodeError"),
+        ("{}", "KeyError"),
+        ('{"result": 5}', "TypeError"),
+        ('{"result": [[{"document": {"id": "x"}}]]}', "has no text"),
+        ('{"result": []}', "0 results for 1 queries"),
+        ('{"result": [[{"document": {"id": "x", "text": "half a \\ud83d pair"}}]]}', "surrogates not allowed"),
+        pytest.param("[" * 200_000, "RecursionError", id="deep"),
+    ],
+)
+async def test_the_response_of_another_kind_of_server_is_an_error(body, says):
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, text=body))
+    (found,) = await ask(transport, "q")
+    assert says in found.error and not found.passages
+
+
+@pytest.mark.parametrize(
+    ("status", "says"), [(200, "more than 10,000 bytes"), (404, "HTTP 404: [[["), (503, "HTTP 503")]
+)
+async def test_a_response_without_end_is_an_error_after_the_limit(status, says, monkeypatch):
+    monkeypatch.setattr("verl_mas.environment.retrieval.client.MAX_RESPONSE_BYTES", 10_000)
+    sent = 0
+
+    async def endless():
+        nonlocal sent
+        while sent < 1_000_000:
+            sent += 1_000
+            yield b"[" * 1_000
+
+    (found,) = await ask(httpx.MockTransport(lambda request: httpx.Response(status, content=endless())), "q")
+    assert says in found.error and sent < 40_000
+
+
+def test_a_retriever_that_sends_a_byte_now_and_then_is_refused(trickling):
+    with pytest.raises(ConfigError, match=r"no whole response in 2 s"):
+        check_reachable(trickling, topk=3, timeout_s=1)
+
+
+async def test_the_password_of_a_retriever_is_in_no_message():
+    private = "http://me:hunter2@127.0.0.1:9/retrieve?key=hunter2"
+    shown = re.escape("http://127.0.0.1:9/retrieve: ConnectError")
+    with pytest.raises(ConfigError, match=shown) as raised:
+        check_reachable(private, topk=3)
+    (found,) = await ask(Server(503), "q", url=private, retries=0)
+    assert "hunter2" not in f"{raised.value} {found.error}" and "HTTP 503" in found.error
+
+
+async def test_a_query_that_cannot_be_sent_fails_alone():
+    bad, good = await ask(Server(), "half a \ud83d pair", "rome")
+    assert "cannot be sent" in bad.error and good.passages
+
+
+async def test_after_any_exception_no_session_waits_and_the_breaker_allows_another_attempt():
+    one = client(Server(RuntimeError("unforeseen"), RuntimeError()), breaker=Breaker(threshold=1, cooldown_s=0.0))
+    first, second, third = [await asyncio.wait_for(one.search("q"), timeout=5) for _ in range(3)]
+    assert "RuntimeError: unforeseen" in first.error and "RuntimeError" in second.error and third.passages
+
+
+async def test_a_cancelled_session_does_not_take_the_others_with_it():
+    one = client(Server(delay=0.02))
+    first, second = (asyncio.ensure_future(one.search(q)) for q in "ab")
+    await asyncio.sleep(0.01)
+    first.cancel()
+    assert (await second).passages
+
+
+def test_the_breaker_opens_after_failures_and_admits_one_call_after_the_cooldown():
+    now = 0.0
+    breaker = Breaker(threshold=2, cooldown_s=10, clock=lambda: now)
+    assert breaker.admits()
+    breaker.failed()
+    assert breaker.admits()
+    breaker.failed()
+    assert not breaker.admits()
+    now = 11.0
+    assert breaker.admits() and not breaker.admits()
+    breaker.failed()
+    assert not breaker.admits()
+    now = 22.0
+    assert breaker.admits()
+    breaker.succeeded()
+    assert breaker.admits() and breaker.admits()
+
+
+async def test_an_open_circuit_sends_nothing_and_is_reported():
+    server = Server(*[503] * 100)
+    one = client(server, retries=0, breaker=Breaker(threshold=3, cooldown_s=60))
+    found = [await one.search(f"q{i}") for i in range(10)]
+    assert len(server.batches) == 3
+    assert "circuit open" in found[-1].error and all(f.error for f in found)
+
+
+async def test_sessions_of_a_loop_share_a_client():
+    assert retriever(URL) is retriever(URL) is not retriever(URL, topk=5)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/retrieve", "nonsense", "http://[::1", ""])
+def test_an_unreachable_retriever_or_an_invalid_url_is_refused(url):
+    with pytest.raises(ConfigError, match=re.escape(f"the retriever does not serve: {url}: ")):
+        check_reachable(url, topk=3, timeout_s=2)
+
+
+def test_the_start_check_asks_for_as_many_passages_as_the_run_will(monkeypatch):
+    async def few(_, request):
+        served = json.loads(await request.aread())["topk"] <= 100
+        return httpx.Response(200, json={"result": [[]]}) if served else httpx.Response(422, text="topk")
+
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", few)
+    check_reachable(URL, topk=100)
+    with pytest.raises(ConfigError, match="HTTP 422: topk"):
+        check_reachable(URL, topk=1000)

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+pytest.importorskip("tantivy")
+
+import httpx
+from starlette.testclient import TestClient
+
+from verl_mas.environment.retrieval.client import check_reachable
+from verl_mas.environment.retrieval.corpus import Passage
+from verl_mas.environment.retrieval.index import build
+from verl_mas.environment.retrieval.server import create_app
+from verl_mas.errors import ConfigError
+
+
+@pytest.fixture
+def index(tmp_path):
+    return build([Passage(f"p{i}", f"fact number {i} of many", f"Fact {i}") for i in range(20)], tmp_path / "i")
+
+
+def ready(client: TestClient) -> TestClient:
+    for _ in range(500):
+        if client.get("/ready").status_code == 200:
+            return client
+    raise AssertionError("never ready")
+
+
+@pytest.fixture
+def client(index):
+    return ready(TestClient(create_app(lambda: index, topk=2)))
+
+
+def test_a_search_r1_request_gets_a_search_r1_response(client):
+    """Send the request of Search-R1's generation.py, and read the answer as it does."""
+    payload = {"queries": ["fact 3", "fact 4"], "topk": 3, "return_scores": True}
+    result = client.post("/retrieve", json=payload).json()["result"]
+    assert [len(hits) for hits in result] == [3, 3]
+    content = result[0][0]["document"]["contents"]
+    assert content.split("\n")[0] == '"Fact 3"' and content.split("\n")[1] == "fact number 3 of many"
+    assert result[0][0]["score"] > result[0][1]["score"]
+
+
+def test_without_scores_only_documents_are_returned(client):
+    result = client.post("/retrieve", json={"queries": ["fact 3"]}).json()["result"]
+    assert len(result[0]) == 2 and result[0][0]["id"] == "p3"
+
+
+@pytest.mark.parametrize("queries", [0, 2560])
+def test_no_queries_give_no_results_and_those_of_a_whole_batch_of_search_r1_are_one_request(client, queries):
+    assert len(client.post("/retrieve", json={"queries": ["fact 3"] * queries}).json()["result"]) == queries
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"queries": ["half a \\ud83d pair"]}', 422),
+        (b'{"queries": ["\xed\xa0\xbd"]}', 422),
+        (b'{"queries": ["fact 3\\u0000"]}', 200),
+        (b'{"queries": ["%b"]}' % (b"fact 3 " * 300_000), 200),
+        (b'{"queries": [%b"x"]}' % (b'"x", ' * 20_000), 422),
+        (b"[" * 200_000, 422),
+        (b'{"queries": ["x"], "topk": 101}', 422),
+        (b'{"queries": ["' + b"x" * 8_000_000 + b'"]}', 413),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_a_malformed_request_is_an_error_of_the_client_whatever_it_holds(client, body, status):
+    response = client.post("/retrieve", content=body)
+    assert response.status_code == status
+    assert len(response.content) < 10_000 and (status == 200 or response.json()["detail"])
+
+
+def test_a_body_that_does_not_end_is_refused_after_the_limit(client):
+    sent = 0
+
+    def endless():
+        nonlocal sent
+        while sent < 50_000_000:
+            sent += 1_000_000
+            yield b" " * 1_000_000
+
+    assert client.post("/retrieve", content=endless()).status_code == 413
+
+
+def test_more_passages_than_one_response_should_hold_are_refused(client):
+    ask = {"queries": ["fact 3"] * 4096, "topk": 100}
+    response = client.post("/retrieve", json=ask)
+    assert response.status_code == 422 and "more than 200,000 passages" in response.json()["detail"]
+
+
+def test_before_the_index_is_loaded_the_server_is_alive_but_not_ready(index, monkeypatch):
+    loaded = threading.Event()
+
+    def load():
+        loaded.wait()
+        return index
+
+    client = TestClient(create_app(load))
+    assert client.get("/health").json() == {"status": "alive"}
+    assert client.get("/ready").status_code == 503
+    with monkeypatch.context() as asking:
+        through = httpx.ASGITransport(client.app)
+        asking.setattr(
+            httpx.AsyncHTTPTransport, "handle_async_request", lambda _, asked: through.handle_async_request(asked)
+        )
+        with pytest.raises(ConfigError, match=r"HTTP 503.*not loaded yet(.|\n)*wait until its /ready answers 200"):
+            check_reachable("http://here/retrieve", topk=3)
+    loaded.set()
+    assert ready(client).get("/ready").json()["passages"] == 20
+
+
+def test_a_failed_load_is_reported_by_ready_and_to_the_caller():
+    def load():
+        raise OSError("no such disk")
+
+    told: list[Exception] = []
+    client = TestClient(create_app(load, failed=told.append))
+    for _ in range(500):
+        if client.get("/ready").json()["error"]:
+            break
+    assert "no such disk" in client.get("/ready").json()["error"]
+    assert [str(error) for error in told] == ["no such disk"]

@@ -1,0 +1,186 @@
+"""The workflow `world` in a toy world: who acts, what each act is rewarded with, copies, opponents."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from played import played
+from toy_worlds import TOY
+
+from verl_mas.config.user_code import load_module
+from verl_mas.environment.worlds import Observation
+from verl_mas.errors import ConfigError, SessionFault
+from verl_mas.workflow import Task
+from verl_mas.workflows.world import WorldTeam
+
+
+def task(**fields):
+    return replace(Task.of("play"), **fields)
+
+
+def digits(request, branch):
+    """Candidate b takes b; the only one of an act takes 2."""
+    return f"<action>{branch or 2}</action>"
+
+
+def rewards(session):
+    return [(reply.agent, reply.team_reward) for reply in session.replies]
+
+
+def test_every_act_has_what_its_player_earns_from_it_on():
+    session, prompts = played(WorldTeam(world=f"{TOY}/turns"), task(), digits)
+    assert rewards(session) == [("left", 4.0), ("right", 4.0), ("left", 2.0), ("right", 2.0)]
+    assert session.team_reward == 4.0 and session.answer == f"{TOY}/turns: left +4, right +4"
+    assert session.info["reward_left"] == 4.0 and session.info["steps"] == 4 and session.info["turns"] == 4
+    assert prompts[0] == (
+        "turn 0 of left\n\nLegal actions: 0, 1, 2, 3, 4, 5\n\nPut your answer between <action> and </action>."
+    )
+
+
+def test_players_that_act_at_once_take_one_step():
+    session, _ = played(WorldTeam(world=f"{TOY}/both", options={"steps": 2}), task(), digits)
+    assert [reply.agent for reply in session.replies] == ["left", "right"] * 2 and session.info["steps"] == 2
+
+
+@pytest.mark.parametrize("reply", ["no tags", "<action>9</action>", ""])
+def test_the_world_decides_what_an_illegal_action_costs(reply):
+    session, _ = played(WorldTeam(world=f"{TOY}/turns"), task(), {"left": reply, "right": "<action>1</action>"})
+    assert session.info["illegal_left"] == 2 and session.info["illegal_right"] == 0
+    assert session.info["reward_left"] == -2 and session.info["reward_right"] == 2
+
+
+@pytest.mark.parametrize(("text", "action"), [("bxc3", "bxc3"), ("Bxc3", "Bxc3"), (" kd2 ", "Kd2"), ("no", "no")])
+def test_case_counts_where_it_decides(text, action):
+    seen = Observation("a board of chess", legal=["bxc3", "Bxc3", "Kd2"])
+    assert WorldTeam(world=f"{TOY}/turns", text="compact").read(SimpleNamespace(text=text), seen) == action
+
+
+def test_a_conversation_is_one_row_with_what_is_new():
+    workflow = WorldTeam(world=f"{TOY}/turns", memory="conversation")
+    session, prompts = played(workflow, task(), digits)
+    assert [reply.row for reply in session.replies] == [0, 1, 0, 1]
+    assert [prompt.partition("\n")[0] for prompt in prompts] == [
+        "turn 0 of left",
+        "turn 1 of right",
+        "right 2",
+        "left 2",
+    ]
+    assert not workflow.branches and "conversation" in workflow.fixed
+
+
+def test_a_world_that_does_not_write_copy_has_no_branches(monkeypatch):
+    workflow = WorldTeam(world=f"{TOY}/turns")
+    assert workflow.branches
+    monkeypatch.delattr(workflow.kind, "copy")
+    assert not workflow.branches and "does not write `copy`" in workflow.fixed
+
+
+def test_candidates_are_steps_of_copies_and_one_is_committed():
+    workflow = WorldTeam(world=f"{TOY}/turns", options={"steps": 2})
+    session, _ = played(workflow, task(), lambda request, branch: f"<action>{branch}</action>", k=3)
+    assert [(reply.agent, reply.team_reward, reply.committed) for reply in session.replies] == [
+        *(("left", float(number), number == 2) for number in range(3)),
+        *(("right", float(number), number == 2) for number in range(3)),
+    ]
+    assert session.info["reward_left"] == 2.0
+
+
+def test_a_candidate_is_played_on_and_has_what_its_player_earns():
+    workflow = WorldTeam(world=f"{TOY}/turns", options={"steps": 3}, continuations=2)
+    session, _ = played(workflow, task(), lambda request, branch: f"<action>{branch + 1}</action>", k=2)
+    first = [reply for reply in session.replies if reply.turn == 0 and reply.agent == "left" and not reply.probe]
+    # One more act of `left` follows, in which the only candidate takes 1.
+    assert [reply.team_reward for reply in first] == [2.0, 3.0]
+    assert session.info["reward_left"] == 4.0
+
+
+def test_the_chance_of_all_candidates_is_the_same():
+    workflow = WorldTeam(world=f"{TOY}/chance", options={"steps": 1})
+    session, _ = played(workflow, task(), "<action>0</action>", k=4)
+    assert len({reply.team_reward for reply in session.replies}) == 1
+
+
+def test_a_world_without_copies_says_so():
+    workflow = WorldTeam(world=f"{TOY}/once")
+    assert not workflow.branches and workflow.fixed == "once has no copies"
+    with pytest.raises(ConfigError, match="once has no copies"):
+        WorldTeam(world=f"{TOY}/once", continuations=1)
+
+
+@pytest.mark.parametrize(("number", "learner"), [(0, "left"), (1, "right")])
+def test_the_learner_changes_players_and_the_reward_is_its_own(number, learner):
+    workflow = WorldTeam(world=f"{TOY}/turns", opponent="past")
+    replies = {"opponent": "<action>0</action>", learner: "<action>5</action>"}
+    session, _ = played(workflow, task(session=number), replies)
+    assert {reply.agent for reply in session.replies} == {learner, "opponent"} and session.team_reward == 10
+    assert workflow.agents == ("left", "right", "opponent")
+
+
+def test_a_player_without_an_llm_is_drawn_by_the_world_and_repeats_its_draws_in_validation():
+    workflow = WorldTeam(world=f"{TOY}/turns", opponent="random", validation_opponent="random")
+    sessions = [played(workflow, task(validate=True, uid=uid), "<action>1</action>")[0] for uid in "ab"]
+    assert {reply.agent for session in sessions for reply in session.replies} == {"left"}
+    assert sessions[0].answer == sessions[1].answer
+    drawn = {played(workflow, task(uid=uid), "<action>1</action>")[0].answer for uid in "abcdef"}
+    assert len(drawn) > 1
+
+
+def test_a_row_names_its_seed_and_options():
+    row = {"world_seed": 3, "world": "both", "world_options": '{"steps": 1}'}
+    session, _ = played(WorldTeam(world=f"{TOY}/turns"), task(extra_info=row), digits)
+    assert [reply.agent for reply in session.replies] == ["left", "right"]
+
+
+def test_an_unknown_hub_lists_those_that_there_are():
+    with pytest.raises(ConfigError, match=r"(?s)mas.workflow.args.world=open_spie.*did you mean 'open_spiel'"):
+        WorldTeam(world="open_spie/turns")
+
+
+@pytest.mark.parametrize("runs_in", ["thread", "process"])
+def test_a_world_is_a_class_of_a_file_or_one_that_it_registers(tmp_path, runs_in):
+    file = tmp_path / "mine.py"
+    file.write_text(f"""
+import sys
+sys.path.append({str(Path(TOY).parent)!r})
+from verl_mas.environment.worlds import register_world
+from toy_worlds import Count
+
+@register_world("mine_{runs_in}")
+class Mine(Count):
+    pass
+""")
+    load_module(str(file), "mas.plugins")
+    for world in (f"{file}:Mine/both", f"mine_{runs_in}/both"):
+        workflow = WorldTeam(world=world, options={"steps": 1}, runs_in=runs_in)
+        session, _ = played(workflow, task(), digits)
+        assert [reply.agent for reply in session.replies] == ["left", "right"]
+    with pytest.raises(ConfigError, match="name a class of"):
+        WorldTeam(world=f"{file}:sys")
+
+
+WRONG = {
+    "steps raise": ("def step(self, actions): return self.nothing", "no attribute 'nothing'"),
+    "a player without reward": ("def step(self, actions): return View({}, {})", "says nothing of what .'me'. earned"),
+}
+
+
+@pytest.mark.parametrize(("step", "says"), WRONG.values(), ids=WRONG)
+def test_a_check_plays_an_episode_of_legal_actions(tmp_path, step, says):
+    (tmp_path / "my_world.py").write_text(
+        "from verl_mas import Observation, View, World\n"
+        "class Mine(World):\n"
+        "    @classmethod\n"
+        "    def players(cls, setup): return ['me']\n"
+        "    def start(self): return View({'me': Observation('?', ['go'])}, {'me': 0.0})\n"
+        f"    {step}\n"
+    )
+    with pytest.raises((AttributeError, ValueError), match=says):
+        WorldTeam(world=f"{tmp_path / 'my_world.py'}:Mine").check()
+
+
+def test_rows_without_a_seed_would_all_begin_the_same():
+    with pytest.raises(SessionFault, match="a row with index"):
+        played(WorldTeam(world=f"{TOY}/turns"), task(extra_info={"index": 3}), digits)

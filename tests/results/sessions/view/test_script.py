@@ -1,0 +1,75 @@
+"""The functions of the page's script that need no page, in Node.js."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from view_runs import act, session
+
+from verl_mas.results.sessions.view.index import Page, StepPart, groups_of, index_of, search_of
+from verl_mas.results.sessions.view.page import HERE, SCRIPTS, as_json, packed
+
+NODE = shutil.which("node")
+pytestmark = pytest.mark.skipif(NODE is None, reason="needs Node.js (`node` on the path), not used by the package")
+CASES = yaml.safe_load((Path(__file__).parent / "script.yaml").read_text(encoding="utf-8"))
+PAGELESS = ("data.js", "filter.js", "text.js")
+SESSIONS = [
+    session(1, "1-0", 0, 0.0),
+    session(1, "1-0", 1, 1.0, acts=[act("solver", "lamps and bricks", policy="big"), act("checker", malformed="none")]),
+    session(1, "1-1", 0, None, status="dropped", acts=[act("solver", malformed="cut")]),
+    session(1, "1-1", 1, -2.0, faults=[{"kind": "timeout", "cause": "Slow", "agent": None, "turn": None}]),
+    session(2, "2-0", 0, 1.0, uniform=True, acts=[act("solver", "Lamps only", sampled_tokens=900)]),
+    session(2, "2-0", 1, 1.0, uniform=True, acts=[act("solver", "bricks, then lamps")]),
+]
+
+
+def answer(program: str) -> object:
+    """What `answer` is after the program, which has `run` and `search` of the sessions above."""
+    pages = []
+    for step in (1, 2):
+        records = [record for record in SESSIONS if record["step"] == step]
+        pages.append(Page(StepPart("train", step, ()), groups_of(records), ((f"chunk{step}", len(records)),)))
+    about = {"runs": [""]}
+    lines = [
+        *((HERE / name).read_text() for name in PAGELESS),
+        f"const index = '{packed(as_json(index_of(pages, about)))}', texts = '{packed(search_of(pages)[0])}';",
+        "(async () => { let answer; const run = openIndex(JSON.parse(await unpack(index)));",
+        "const search = (await unpack(texts)).split('\\n', run.count);",
+        CASES["before"],
+        program,
+        "console.log(JSON.stringify(answer)); })();",
+    ]
+    return json.loads(node("-", program="\n".join(lines)))
+
+
+def node(*arguments: str, program: str) -> str:
+    done = subprocess.run([NODE, *arguments], input=program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_script_is_in_the_page_and_its_syntax_is_right():
+    assert sorted(SCRIPTS) == sorted(path.name for path in HERE.glob("*.js"))
+    node("--check", "-", program="\n".join((HERE / name).read_text() for name in SCRIPTS))
+
+
+@pytest.mark.parametrize("what", CASES["programs"])
+def test_a_function_of_the_script_answers(what):
+    assert answer(CASES["programs"][what]["program"]) == CASES["programs"][what]["answer"]
+
+
+def test_a_control_is_named_after_its_set_and_the_mean_of_a_set_and_its_control_is_left_out():
+    """Older runs logged that mean."""
+    values = {f"val-core/{name}mean@4": [0.5] for name in ("clues/", "clues_shuffled/", "mean_of_sets/")}
+    curves = (HERE / "curves.js").read_text()
+    panels = f"featuredPanels({{ values: {json.dumps(values)} }}, [])"
+    ask = f"console.log(JSON.stringify({panels}[0].series.map((one) => one.label)))"
+    assert json.loads(node("-", program=f"{curves}\n{ask}")) == ["clues", "control of clues"]
+    more = ask.replace('"val-core/mean', '"val-core/other/mean@4": [0.5], "val-core/mean')
+    labels = json.loads(node("-", program=f"{curves}\n{more}"))
+    assert labels == ["mean_of_sets", "clues", "other", "control of clues"]

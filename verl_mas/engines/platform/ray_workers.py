@@ -1,0 +1,60 @@
+"""Ray's workers as forks of one process that has imported everything that all of them import.
+
+A run has about ten worker processes. Each would import verl, torch and transformers, which takes 7 s of a core and 400
+MB; a fork takes milliseconds and shares the memory. Ray starts each worker by the `py_executable` of the runtime
+environment. This is `hand_over`, which has the worker forked by `forked_worker`. A worker that cannot be forked imports
+for itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import ray
+from omegaconf import DictConfig, open_dict
+
+from verl_mas.config import cluster
+
+logger = logging.getLogger(__name__)
+# Another version of Ray may keep more of a worker's variables when it is imported, and the worker would not start.
+TESTED_RAY = "2.60."
+HAND_OVER = Path(__file__).with_name("hand_over.py")
+# A process with threads cannot be forked. torch would start threads, and so would pyarrow's allocator.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+
+
+def fork_workers(config: DictConfig) -> None:
+    """Start the process that forks workers; it ends with this one. Workers are not forked in a cluster that runs
+    already, or if the runtime environment has packages of its own."""
+    runtime_env = config.ray_kwargs.ray_init.runtime_env
+    if cluster.address(config) is not None or {key for key, value in runtime_env.items() if value} != {"env_vars"}:
+        return
+    if not ray.__version__.startswith(TESTED_RAY):
+        logger.warning("workers of Ray %s are not forked, which was tested with %sx", ray.__version__, TESTED_RAY)
+        return
+    folder = tempfile.TemporaryDirectory(prefix="verl_mas_workers_", ignore_cleanup_errors=True)
+    atexit.register(folder.cleanup)
+    address = os.path.join(folder.name, "socket")
+    # Ray reads both variables when it is imported. The job is the first of its cluster, and the raylet lives as long as
+    # the driver.
+    process = {"RAY_JOB_ID": "01000000", "RAY_RAYLET_PID": str(os.getpid())}
+    # Only the started process listens, so workers start by themselves once it is gone.
+    with socket.create_server(address, family=socket.AF_UNIX) as listener:
+        subprocess.Popen(
+            [sys.executable, "-m", "verl_mas.engines.platform.forked_worker", str(listener.fileno())],
+            pass_fds=[listener.fileno()],
+            env={**os.environ, **runtime_env.env_vars, **ONE_THREAD, **process},
+            start_new_session=True,
+        )
+    # Turn off workers that Ray starts before it knows the runtime environment, because they are never used.
+    os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112
+    with open_dict(runtime_env):
+        runtime_env.py_executable = shlex.join([sys.executable, "-IS", str(HAND_OVER), address])

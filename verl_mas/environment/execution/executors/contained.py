@@ -1,0 +1,220 @@
+"""The default executor: programs in processes that can open nothing, forked from one server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from verl_mas.environment.execution.contained import harness
+from verl_mas.environment.execution.contained.child import NO_MEMORY, NOT_COMPILED, Job
+from verl_mas.environment.execution.contained.probes import got_through, not_contained
+from verl_mas.environment.execution.contained.start import refused, start
+from verl_mas.environment.execution.executor import Execution, register_executor
+from verl_mas.environment.execution.limits import DEFAULT, Answer, Call, Limits, Result, Status
+from verl_mas.errors import ExecutorFailed
+from verl_mas.util.fork_server import BY_LIMIT, NOT_STARTED, Ended
+from verl_mas.util.forks import Fork, ForkServer, Refused, Restarted, ServerLost
+from verl_mas.util.loops import PerLoop, waited_for
+
+_MB = 2**20
+# Attempts to start a server, and to run a program: others may kill the fork server, for example if the machine runs out
+# of memory.
+_TRIES = 3
+_START_S = 60.0
+# A fork server that does not end a program this long after its limit is considered dead.
+_SILENCE_S = 20.0
+_CLOSED = "the sandbox was closed"
+
+
+@register_executor("contained")
+class Contained:
+    """Runs programs without files, network, processes, environment, or memory of other programs."""
+
+    def __init__(self, settings: Execution):
+        self._settings = settings
+        self._slots = PerLoop(lambda: asyncio.Semaphore(settings.slots))
+        self._servers = Restarted(partial(start, settings.packages))
+
+    def check(self) -> None:
+        """Start a sandbox, and test that programs cannot do what they must not."""
+        waited_for(_checked(Contained(self._settings)))
+
+    async def layers(self) -> dict[str, str]:
+        """The layers that contain programs on this machine, each with `YES`, or the reason why it is not active."""
+        server = await self._started(self._servers)
+        return server.greeting.result()
+
+    def pids(self) -> list[int]:
+        """The process of the fork server, if there is one."""
+        server = self._servers.server
+        return [server.pid] if server is not None and server.usable else []
+
+    async def execute(self, program: str, stdin: str = "", limits: Limits = DEFAULT) -> Result:
+        files = _encoded(program), stdin.encode("utf-8", "replace")
+        ended, (stdout, stderr) = await self._run(*files, limits, limits.output_bytes, 2)
+        code = os.waitstatus_to_exitcode(ended.status)
+        return Result(
+            _status(ended, max(len(stdout), len(stderr)) > limits.output_bytes),
+            _text(stdout, limits),
+            _text(stderr, limits),
+            ended.seconds,
+            ended.cpu_seconds,
+            ended.memory / _MB,
+            code if code >= 0 else None,
+        )
+
+    async def call(self, program: str, calls: Sequence[Call], limits: Limits = DEFAULT) -> list[Answer]:
+        text = harness.dump_calls([(call.function, call.args, call.kwargs) for call in calls])
+        size = max(limits.output_bytes, harness.MAX_BYTES)
+        ended, (_, _, answers) = await self._run(text.encode() + b"\n" + _encoded(program), b"", limits, size, 3)
+        status = _status(ended, flooded=False)
+        missing = "no answer" if status is Status.OK else status.value
+        return [Answer(*pair) for pair in harness.read_answers(answers.decode("utf-8", "replace"), len(calls), missing)]
+
+    async def aclose(self) -> None:
+        """End the fork server and its programs."""
+        servers, self._servers = self._servers, Restarted(partial(start, self._settings.packages))
+        servers.close()
+
+    async def _run(
+        self, program: bytes, stdin: bytes, limits: Limits, file_size: int, outputs: int
+    ) -> tuple[Ended, list[bytes]]:
+        """Run a program; return how it ended and what it wrote to each output. If the sandbox is lost, the program is
+        run again."""
+        # One byte more, to distinguish a program at its limit from one beyond it.
+        job = Job(limits.cpu_s, limits.memory_mb * _MB, file_size + 1, limits.threads)
+        servers, reasons = self._servers, list[str]()
+        while len(reasons) < _TRIES:
+            try:
+                ended, written = await self._run_once(servers, job, (program, stdin), outputs, limits.seconds)
+            except ServerLost as error:
+                reasons.append(f"it died: {error}")
+                continue
+            except OSError as error:  # such as too many open files
+                raise ExecutorFailed(f"the sandbox: {error}") from error
+            reason = _fault(ended, limits)
+            if not reason:
+                return ended, written
+            reasons.append(reason)
+        raise ExecutorFailed(f"the sandbox failed {_TRIES} times: {'; '.join(reasons)}")
+
+    async def _started(self, servers: Restarted) -> ForkServer:
+        if servers.closed:
+            raise ExecutorFailed(_CLOSED)
+        server = servers.usable()
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(server.greeting), _START_S)
+        except Refused as error:
+            what, reason = error.args
+            raise refused(what, reason, self._settings.packages) from None
+        except asyncio.TimeoutError:
+            server.close()
+            raise ServerLost(f"it did not start within {_START_S:.0f} s") from None
+        return server
+
+    async def _run_once(
+        self, servers: Restarted, job: Job, files: tuple[bytes, bytes], outputs: int, wall_s: float
+    ) -> tuple[Ended, list[bytes]]:
+        slots = self._slots.here()
+        await slots.acquire()
+        ended: asyncio.Future[Ended] | None = None
+        try:
+            server = await self._started(servers)
+            with _files(*files, outputs) as descriptors:
+                fork = server.fork(descriptors, job, cpu_s=job.cpu_s, wall_s=wall_s)
+                ended = asyncio.wrap_future(fork.ended)
+                await _end_of(server, fork, ended, wall_s)
+                written = (descriptors[1], descriptors[2], *descriptors[4:])
+                return ended.result(), [os.pread(descriptor, job.file_size, 0) for descriptor in written]
+        except ServerLost as error:
+            raise ExecutorFailed(_CLOSED) if servers.closed else error from None
+        finally:
+            # A cancelled call frees its slot only when its process has ended.
+            if ended is None:
+                slots.release()
+            else:
+                ended.add_done_callback(partial(_leave, slots))
+
+
+async def _checked(executor: Contained) -> None:
+    async with contextlib.aclosing(executor):
+        result = await executor.execute("print(1)")
+        if result.stdout != "1\n":
+            raise ExecutorFailed(f"the sandbox does not run print(1): {result}")
+        if escapes := await got_through(executor):
+            raise not_contained(escapes)
+
+
+def _leave(slots: asyncio.Semaphore, ended: asyncio.Future[Ended]) -> None:
+    ended.exception()  # marks the exception as retrieved, since whoever waits for it may be cancelled
+    slots.release()
+
+
+async def _end_of(server: ForkServer, fork: Fork, ended: asyncio.Future[Ended], wall_s: float) -> None:
+    def close_if_silent() -> None:
+        if not ended.done():
+            server.close()
+
+    try:
+        await asyncio.wait([ended], timeout=wall_s + _SILENCE_S)
+    except asyncio.CancelledError:
+        fork.signal()
+        asyncio.get_running_loop().call_later(_SILENCE_S, close_if_silent)
+        raise
+    close_if_silent()
+    await asyncio.wait([ended])
+
+
+@contextlib.contextmanager
+def _files(program: bytes, stdin: bytes, outputs: int) -> Iterator[list[int]]:
+    """Make files in memory: input, output, errors, the program and, for calls, the answers."""
+    descriptors: list[int] = []
+    try:
+        for content in (stdin, b"", b"", program, *[b""] * (outputs - 2)):
+            descriptors.append(os.memfd_create("program", os.MFD_CLOEXEC))
+            if content:
+                os.pwrite(descriptors[-1], content, 0)
+        yield descriptors
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _encoded(program: str) -> bytes:
+    return program.encode("utf-8", "surrogatepass")
+
+
+def _text(written: bytes, limits: Limits) -> str:
+    return written[: limits.output_bytes].decode("utf-8", "replace")
+
+
+def _fault(ended: Ended, limits: Limits) -> str:
+    """The reason why the program did not cause this end; empty if it did."""
+    if ended.reason == NOT_STARTED:
+        return f"no process could be started: {os.strerror(ended.status)}"
+    if ended.reason == BY_LIMIT or not os.WIFSIGNALED(ended.status):
+        return ""
+    number = os.WTERMSIG(ended.status)
+    if number == signal.SIGUSR2:
+        return "a process could not be sealed"
+    if number == signal.SIGKILL and ended.cpu_seconds < limits.cpu_s:
+        return "a process was killed from outside, as if this machine had no memory left; set fewer slots"
+    return ""
+
+
+def _status(ended: Ended, flooded: bool) -> Status:
+    number = os.WTERMSIG(ended.status) if os.WIFSIGNALED(ended.status) else 0
+    if number in (signal.SIGXCPU, signal.SIGKILL):
+        return Status.TIMED_OUT
+    if flooded or number == signal.SIGXFSZ:
+        return Status.TOO_MUCH_OUTPUT
+    if number:
+        return Status.KILLED
+    return _EXIT_CODES.get(os.WEXITSTATUS(ended.status), Status.ERROR)
+
+
+_EXIT_CODES = {0: Status.OK, NOT_COMPILED: Status.SYNTAX_ERROR, NO_MEMORY: Status.OUT_OF_MEMORY}

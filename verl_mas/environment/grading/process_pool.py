@@ -1,0 +1,115 @@
+"""Calls of one pure function in separate processes, each call bounded in time and memory.
+
+Timeouts by `signal` work neither in threads nor in C code, and a new interpreter that imports sympy takes seconds. So
+a fork server imports the function and warms its caches once, and workers are forks of it. A worker that hangs is
+killed, one that crashes is replaced, and either way the call returns a result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import json
+import os
+import queue
+import socket
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import TypeAlias
+
+from verl_mas.environment.grading import pool_worker
+from verl_mas.errors import MasError
+from verl_mas.util.forks import Fork, ForkServer, Restarted, ServerLost
+
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+
+
+class CallStatus(enum.Enum):
+    """How a call ended. Only RETURNED has a value."""
+
+    RETURNED = pool_worker.RETURNED
+    RAISED = pool_worker.RAISED
+    TIMED_OUT = "timed_out"
+    CRASHED = "crashed"
+
+
+@dataclass(frozen=True)
+class CallResult:
+    status: CallStatus
+    value: Json = None
+    error: str = ""
+
+
+class BoundedPool:
+    """A pool for one function. `function` is "package.module:name"; its arguments and its result must be JSON values.
+
+    The fork server calls the function once with each of the arguments in `warm_up`, so that workers start with warm
+    caches.
+    """
+
+    def __init__(
+        self,
+        function: str,
+        *,
+        workers: int = 2,
+        limit_s: float = 2.0,
+        memory_mb: int = 2048,
+        warm_up: Sequence[tuple[Json, ...]] = (),
+    ):
+        self.limit_s = limit_s
+        kind, env = f"{pool_worker.__name__}:Calls", {**os.environ, "OMP_NUM_THREADS": "1"}
+        self._settings = (function, memory_mb, list(warm_up), sys.path)
+        self._server = Restarted(partial(ForkServer, kind, self._settings, env=env))
+        # Each worker with the pipe to it. None: a worker that is forked on use, at first and after each loss.
+        self._workers: queue.SimpleQueue[tuple[Fork, Connection] | None] = queue.SimpleQueue()
+        for _ in range(workers):
+            self._workers.put(None)
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="bounded-pool")
+
+    def submit(self, *args: Json) -> Future[CallResult]:
+        return self._threads.submit(self._call, json.dumps(args).encode())
+
+    def call(self, *args: Json) -> CallResult:
+        return self.submit(*args).result()
+
+    async def acall(self, *args: Json) -> CallResult:
+        return await asyncio.wrap_future(self.submit(*args))
+
+    def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        self._server.close()
+
+    def _call(self, message: bytes) -> CallResult:
+        worker = self._workers.get()
+        try:
+            fork, pipe = worker = worker or self._fork()
+            try:
+                pipe.send_bytes(message)
+                if pipe.poll(self.limit_s):
+                    status, value, error = json.loads(pipe.recv_bytes())
+                    return CallResult(CallStatus(status), value, error)
+                result = CallResult(CallStatus.TIMED_OUT, error=f"no result within {self.limit_s:g} s")
+            except (EOFError, ConnectionError):
+                result = CallResult(CallStatus.CRASHED, error="the process died")
+            worker = None
+            pipe.close()
+            fork.signal()
+            return result
+        finally:
+            self._workers.put(worker)
+
+    def _fork(self) -> tuple[Fork, Connection]:
+        for _ in range(2):
+            try:
+                server = self._server.usable()
+                server.greeting.result()
+                ours, theirs = socket.socketpair()
+                with theirs:
+                    return server.fork([theirs.fileno()]), Connection(ours.detach())
+            except ServerLost as error:
+                lost = error
+        raise MasError(f"the worker process of {self._settings[0]} does not start: {lost}")

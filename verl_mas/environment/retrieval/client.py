@@ -1,0 +1,217 @@
+"""The client of a retriever. Queries of many sessions share requests, and a failure is part of the result."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import httpx
+
+from verl_mas.environment.retrieval.corpus import Passage
+from verl_mas.environment.retrieval.files import Row
+from verl_mas.errors import ConfigError, InvalidInput
+from verl_mas.util.bodies import TooLong, answered
+from verl_mas.util.loops import PerLoop, waited_for
+from verl_mas.util.text import bare_address
+
+# Limit of a response: 64 queries with 100 passages of 10,000 characters each. A server that sends more is not a
+# retriever.
+MAX_RESPONSE_BYTES = 64_000_000
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The passages of one query, or the `error` that explains why there are none."""
+
+    query: str
+    passages: tuple[Passage, ...] = ()
+    error: str | None = None
+
+
+@dataclass
+class Breaker:
+    """A circuit breaker. After `threshold` consecutive failures, it admits no calls for `cooldown_s` seconds. Then it
+    admits one call, to test the server."""
+
+    threshold: int = 5
+    cooldown_s: float = 10.0
+    clock: Callable[[], float] = time.monotonic
+    _failures: int = field(default=0, init=False)
+    _open_until: float = field(default=0.0, init=False)
+    _trying: bool = field(default=False, init=False)
+
+    def admits(self) -> bool:
+        if self._failures < self.threshold:
+            return True
+        if self._trying or self.clock() < self._open_until:
+            return False
+        self._trying = True
+        return True
+
+    def succeeded(self) -> None:
+        self._failures, self._trying = 0, False
+
+    def failed(self) -> None:
+        self._failures += 1
+        self._trying = False
+        self._open_until = self.clock() + self.cooldown_s
+
+
+class _RetrieverDown(Exception):
+    """A temporary failure of the server; the request is worth repeating."""
+
+
+@dataclass(eq=False)
+class RetrieverClient:
+    """Sends the queries of all sessions of an event loop to one `/retrieve` URL."""
+
+    url: str
+    topk: int = 3
+    timeout_s: float = 30.0
+    retries: int = 2
+    backoff_s: float = 0.2
+    window_s: float = 0.002  # queries that arrive within this time share a request
+    max_batch: int = 64
+    connections: int = 32
+    breaker: Breaker = field(default_factory=Breaker)
+    transport: httpx.AsyncBaseTransport | None = None
+
+    def __post_init__(self) -> None:
+        limits = httpx.Limits(max_connections=self.connections, max_keepalive_connections=self.connections)
+        self._http = httpx.AsyncClient(timeout=self.timeout_s, limits=limits, transport=self.transport, trust_env=False)
+        self._shown = bare_address(self.url)  # without a password, because models read it and records have it
+        self._waiting: list[tuple[str, int, asyncio.Future[SearchResult]]] = []
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def search(self, query: str, topk: int | None = None) -> SearchResult:
+        """Search for a query. A failure of the server is not raised; it is the `error` of the result."""
+        try:
+            query.encode()
+        except UnicodeEncodeError as error:
+            return SearchResult(query, error=f"the query cannot be sent: {error}")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[SearchResult] = loop.create_future()
+        self._waiting.append((query, self.topk if topk is None else topk, future))
+        if len(self._waiting) >= self.max_batch:
+            self._send()
+        elif len(self._waiting) == 1:
+            loop.call_later(self.window_s, self._send)
+        return await future
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._sending)
+        await self._http.aclose()
+
+    def _send(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for topk in {topk for _, topk, _ in waiting}:
+            batch = [(query, future) for query, wanted, future in waiting if wanted == topk]
+            task = asyncio.get_running_loop().create_task(self._answer(batch, topk))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _answer(self, batch: list[tuple[str, asyncio.Future[SearchResult]]], topk: int) -> None:
+        queries = [query for query, _ in batch]
+        try:
+            results = await self._retrieve(queries, topk)
+        except Exception as error:  # noqa: BLE001  boundary: whatever fails, the waiting sessions get a result
+            self.breaker.failed()
+            cause = f"{self._shown}: {type(error).__name__}: {error}"
+            results = [SearchResult(query, error=cause) for query in queries]
+        for result, (_, future) in zip(results, batch, strict=True):
+            # The future of a cancelled session is done already.
+            if not future.done():
+                future.set_result(result)
+
+    async def _retrieve(self, queries: list[str], topk: int) -> list[SearchResult]:
+        error = ""
+        for attempt in range(self.retries + 1):
+            if attempt:
+                await asyncio.sleep(self.backoff_s * 2 ** (attempt - 1))
+            if not self.breaker.admits():
+                error = error or "circuit open after repeated failures"
+                break
+            try:
+                passages = await self._post(queries, topk)
+            except _RetrieverDown as unavailable:
+                self.breaker.failed()
+                error = str(unavailable)
+                continue
+            except InvalidInput as rejected:
+                self.breaker.succeeded()
+                error = rejected.value
+                break
+            self.breaker.succeeded()
+            return [SearchResult(query, tuple(hits)) for query, hits in zip(queries, passages, strict=True)]
+        return [SearchResult(query, error=f"{self._shown}: {error}") for query in queries]
+
+    async def _post(self, queries: list[str], topk: int) -> list[list[Passage]]:
+        try:
+            question = {"queries": queries, "topk": topk, "return_scores": True}
+            asked = answered(self._http, "POST", self.url, MAX_RESPONSE_BYTES, json=question)
+            # The time limit of httpx restarts with every byte.
+            status, body = await asyncio.wait_for(asked, 2 * self.timeout_s)
+        except (TimeoutError, asyncio.TimeoutError) as error:
+            raise _RetrieverDown(f"no whole response in {2 * self.timeout_s:g} s") from error
+        except TooLong as error:
+            raise _refused(str(error)) from error
+        except httpx.HTTPError as error:
+            raise _RetrieverDown(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+        refused = f"HTTP {status}: {body[:200].decode(errors='replace')}"
+        if status >= 500 or status == 429:
+            raise _RetrieverDown(refused)
+        if status != 200:
+            raise _refused(refused)
+        return _passages(body, len(queries))
+
+
+def _passages(body: bytes, queries: int) -> list[list[Passage]]:
+    """Parse the passages of a `/retrieve` response, with or without scores."""
+    try:
+        result = json.loads(body)["result"]
+        passages = [[_passage(item, place) for place, item in enumerate(hits)] for hits in result]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _refused(f"not a Search-R1 response: {type(error).__name__}: {error}") from error
+    if len(passages) != queries:
+        raise _refused(f"{len(passages)} results for {queries} queries")
+    return passages
+
+
+def _passage(item: Row, place: int) -> Passage:
+    return replace(Passage.from_row(item.get("document", item), place), score=item.get("score"))
+
+
+def _refused(what: str) -> InvalidInput:
+    rule = "a retriever answers POST /retrieve like Search-R1's server"
+    return InvalidInput(what, rule=rule, fix="start one with `verl-mas retriever serve`")
+
+
+_clients = PerLoop[dict[tuple[str, int, float], RetrieverClient]](dict)
+
+
+def retriever(url: str, topk: int = 3, timeout_s: float = 30.0) -> RetrieverClient:
+    """Return the client that all sessions of this event loop share."""
+    clients, key = _clients.here(), (url, topk, timeout_s)
+    if key not in clients:
+        clients[key] = RetrieverClient(*key)
+    return clients[key]
+
+
+def check_reachable(url: str, topk: int, timeout_s: float = 10.0) -> None:
+    """Search as a run will, and refuse a server that does not answer. This works for any `/retrieve` server."""
+
+    async def found() -> SearchResult:
+        client = RetrieverClient(url, topk, timeout_s, retries=0)
+        try:
+            return await client.search("ping")
+        finally:
+            await client.close()
+
+    if problem := waited_for(found()).error:
+        rule = "the retriever of a search team is ready before training starts"
+        fix = "start `verl-mas retriever serve --index DIR`, wait until its /ready answers 200, and give its URL, "
+        fix += "which ends in /retrieve"
+        raise ConfigError(f"the retriever does not serve: {problem}", rule=rule, fix=fix)

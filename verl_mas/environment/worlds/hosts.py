@@ -1,0 +1,232 @@
+"""Hosts: threads and processes in which worlds run, so that a world cannot block the event loop of a worker. A session
+takes a host from a pool and returns it. A host that hangs or dies is not used again."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import pickle
+import queue
+import random
+import socket
+import subprocess
+import sys
+import threading
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from multiprocessing import Pipe
+from typing import Literal, TypeAlias, cast
+
+from verl_mas.environment.worlds.stage import Draw, Move, Stage
+from verl_mas.environment.worlds.world import Observation, Setup, View
+from verl_mas.errors import FaultKind, MasError, SessionFault
+
+Kind: TypeAlias = Literal["thread", "process"]
+MOST_BYTES = 64 << 20  # limit of an answer from a process
+WAIT_S = 5.0  # timeout for the exit status of a process that has closed its connection
+# Classes that an answer may contain in pickle format, since they hold only data.
+DATA = {
+    *(f"{kind.__module__}.{kind.__name__}" for kind in (View, Observation, bytearray, complex, OrderedDict, deque)),
+    *(f"datetime.{name}" for name in ("date", "datetime", "time", "timedelta", "timezone")),
+    *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("_reconstruct", "scalar")),
+    *("decimal.Decimal", "numpy.dtype", "numpy.ndarray", "PIL.Image.Image"),
+}
+
+
+class Died(Exception):
+    """The process of a world ended."""
+
+
+class Late(Exception):
+    """A world did not answer in time."""
+
+
+class Failed(Exception):
+    """A world raised an exception in its process. The message has the traceback."""
+
+
+class InThread:
+    """Runs methods of a stage in a thread, one after the other.
+
+    A thread cannot be killed, so a thread in which a world hangs is abandoned.
+    """
+
+    usable = True
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[Future[object], str, Sequence[object]] | None] = queue.SimpleQueue()
+        # The thread is a daemon, so that a world that hangs does not keep the worker alive.
+        threading.Thread(target=self._run, name="world", daemon=True).start()
+
+    async def call(self, method: str, arguments: Sequence[object], limit_s: float) -> object:
+        result: Future[object] = Future()
+        self._calls.put((result, method, arguments))
+        answer = asyncio.wrap_future(result)
+        try:
+            # Do not use `wait_for`, which in Python 3.11 loses a cancellation that arrives together with the answer.
+            await asyncio.wait({answer}, timeout=limit_s)
+            if not answer.done():
+                raise Late
+            return answer.result()
+        except (Late, asyncio.CancelledError, Died):
+            answer.cancel()
+            if self.usable:  # the world is still in this call, or its process has ended
+                self.usable = False
+                self.end()
+            raise
+
+    def end(self) -> None:
+        """End the host, also during a call."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        stage = Stage()
+        self._answer(lambda method, arguments: getattr(stage, method)(*arguments))
+        with suppress(Exception):  # the thread left the loop, so close the stage, which may hold connections
+            stage.close()
+
+    def _answer(self, made: Callable[[str, Sequence[object]], object]) -> None:
+        while (call := self._calls.get()) is not None:
+            result, method, arguments = call
+            if not result.set_running_or_notify_cancel():
+                continue
+            try:
+                result.set_result(made(method, arguments))
+            except BaseException as error:  # noqa: BLE001  (the boundary: foreign worlds may raise any exception)
+                result.set_exception(error if isinstance(error, Exception) else Failed(repr(error)))
+
+
+class InProcess(InThread):
+    """Runs a stage in a process, which is killed if a world hangs, and which does not hold the interpreter lock of the
+    worker. A thread waits for its answers, so that an incomplete or long message does not block the event loop."""
+
+    def __init__(self) -> None:
+        self._connection, other = Pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "verl_mas.environment.worlds.process"], stdin=other.fileno()
+        )
+        other.close()
+        super().__init__()
+
+    def end(self) -> None:
+        super().end()
+        self._process.kill()
+        self._process.wait()
+        # A child of the process may keep the other end of the connection open, so that the thread would wait forever.
+        # Shut down this end instead.
+        with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as end:
+            end.shutdown(socket.SHUT_RDWR)
+
+    def _run(self) -> None:
+        self._answer(self._made)
+        self._connection.close()
+
+    def _made(self, method: str, arguments: Sequence[object]) -> object:
+        try:
+            self._connection.send((method, arguments))
+            answer = self._connection.recv_bytes(MOST_BYTES)
+        except (EOFError, OSError) as error:
+            if "bad message length" in str(error):
+                raise Died(f"its process wrote an answer above {MOST_BYTES:,} bytes") from error
+            raise Died(f"its process ended with {self._process.wait(WAIT_S)}") from error
+        result, failure = Data(io.BytesIO(answer)).load()
+        if failure is not None:
+            raise Failed(failure)
+        return result
+
+
+class Data(pickle.Unpickler):
+    """Unpickles the answer of a process of a world. It allows only data and images, so that no code runs in this
+    process."""
+
+    def find_class(self, module: str, name: str) -> object:
+        if f"{module}.{name}" in DATA:
+            return super().find_class(module, name)
+        raise Failed(f"its answer has a {module}.{name}, which is no data: give numbers, texts, lists and images")
+
+
+@dataclass(frozen=True)
+class Place:
+    """The session's reference to a state of an episode. A continuation of a candidate gets a `copy`. The first step
+    from this copy copies the episode, and reseeds its random numbers with `seed`."""
+
+    episode: int
+    view: View
+    seed: int | None = None
+
+    def copy(self) -> Place:
+        return replace(self, seed=0)
+
+    def reseed(self, rng: random.Random) -> None:
+        object.__setattr__(self, "seed", rng.getrandbits(32))
+
+
+@dataclass(frozen=True)
+class Way:
+    """The world of a team, the kind of host in which it runs, and the time limit of a call."""
+
+    world: str
+    kind: Kind
+    limit_s: float
+
+
+class Stages:
+    """Opens, steps and closes the episode of a session in a host. Failures become faults of the session that name the
+    world."""
+
+    def __init__(self, host: InThread, way: Way):
+        self._host, self._way = host, way
+
+    async def open(self, setup: Setup) -> Place:
+        return await self._place("open", self._way.world, setup)
+
+    async def step(self, place: Place, actions: Mapping[str, str | Draw | None]) -> Place:
+        return await self._place("step", Move(place.episode, actions, place.seed))
+
+    async def close(self) -> None:
+        if self._host.usable:
+            await self._call("close")
+
+    async def _place(self, method: str, *arguments: object) -> Place:
+        """Call a method that returns the index of an episode and its view."""
+        return Place(*cast("tuple[int, View]", await self._call(method, *arguments)))
+
+    async def _call(self, method: str, *arguments: object) -> object:
+        name, limit = self._way.world, self._way.limit_s
+        try:
+            return await self._host.call(method, arguments, limit)
+        except Late as error:
+            cause = f"world {name}: {method} took more than {limit:g} s; rule: mas.workflow.args.step_timeout_s; "
+            cause += "fix: raise it, or set mas.workflow.args.runs_in=process, where a world that hangs is ended"
+            raise SessionFault(FaultKind.WORLD, cause) from error
+        except MasError:
+            raise
+        except Exception as error:  # the boundary: foreign worlds may raise any exception
+            cause = str(error) if isinstance(error, Died | Failed) else f"{type(error).__name__}: {error}"
+            raise SessionFault(FaultKind.WORLD, f"world {name}: {method}: {cause}") from error
+
+
+class Pool:
+    """The free hosts by kind. They are reused, because a new process needs seconds to import its hub."""
+
+    def __init__(self) -> None:
+        self._free: dict[Kind, list[InThread]] = defaultdict(list)
+
+    @asynccontextmanager
+    async def stage(self, way: Way) -> AsyncIterator[Stages]:
+        free = self._free[way.kind]
+        host = free.pop() if free else (InThread() if way.kind == "thread" else InProcess())
+        stages = Stages(host, way)
+        try:
+            yield stages
+        finally:
+            await stages.close()
+            if host.usable:
+                free.append(host)
+
+
+POOL = Pool()

@@ -1,0 +1,108 @@
+"""Tasks of reasoning-gym: an episode is one question, whose answer the task's own verifier scores from 0 to 1."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol, TypedDict
+
+from verl_mas.config.registry import Extra, nearest
+from verl_mas.environment.worlds.world import Observation, Setup, View, World, register_world
+from verl_mas.errors import ConfigError, SessionFault, failures
+from verl_mas.workflow import Malformed
+from verl_mas.workflow.codecs import Boxed
+
+gym = Extra("reasoning_gym", "reasoning-gym")
+SET = 64  # some tasks plan the whole data set when it is created, so items come in sets of a fixed size
+PLAYER = "solver"
+
+
+class GymQuestion(TypedDict):
+    question: str
+    answer: str | None
+
+
+class GymDataset(Protocol):
+    """One set of a task's items."""
+
+    def __getitem__(self, place: int) -> GymQuestion: ...
+
+    def score_answer(self, answer: str, entry: GymQuestion) -> float: ...
+
+
+@dataclass(frozen=True)
+class Item:
+    entry: GymQuestion
+    items: GymDataset
+
+    @property
+    def prompt(self) -> str:
+        return self.entry["question"].strip()
+
+    def score(self, answer: str | Malformed) -> dict[str, float]:
+        """Score an answer from 0 to 1. `acc` is 1 for a complete solution. An answer for which the verifier raises is
+        `unchecked`."""
+        malformed, unchecked, score = isinstance(answer, Malformed), False, 0.0
+        if not isinstance(answer, Malformed):
+            try:
+                with failures():
+                    score = float(self.items.score_answer(answer, self.entry))
+            except SessionFault:
+                unchecked = True
+        scores = {"score": score, "acc": score >= 1.0, "malformed": malformed, "unchecked": unchecked}
+        return {name: float(value) for name, value in scores.items()}
+
+
+@lru_cache(maxsize=4096)
+def item(task: str, settings: str, number: int) -> Item:
+    """Get an item, cached for the sessions of a task, since slow tasks take hundreds of milliseconds per item.
+
+    Most tasks add the seed of a set and the index in it, so the seed of a set is the number of its first item.
+    """
+    items = _items(task, settings, number - number % SET)
+    return Item(items[number % SET], items)
+
+
+@lru_cache(maxsize=64)
+def _items(task: str, settings: str, seed: int) -> GymDataset:
+    """One set of the task's items, each generated on access."""
+    gym.require()
+    known = sorted(gym.factory.DATASETS)
+    if task not in known:
+        raise ConfigError(f"task {task!r}", rule="it is a task of reasoning-gym", fix=nearest(task, known))
+    try:
+        items: GymDataset = gym.create_dataset(task, seed=seed, size=SET, **json.loads(settings))
+    except (TypeError, AssertionError, ValueError) as error:
+        fix = f"use settings of {gym.factory.DATASETS[task][1].__name__}, in its ranges"
+        raise ConfigError(f"{task} with {settings}", rule=f"reasoning-gym: {error}", fix=fix) from error
+    return items
+
+
+@register_world("reasoning_gym")
+class ReasoningGym(World):
+    """A question of reasoning-gym. Options are settings of the task."""
+
+    @classmethod
+    def players(cls, setup: Setup) -> Sequence[str]:
+        return (PLAYER,)
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        cls(setup).start()
+
+    def start(self) -> View:
+        settings = json.dumps(dict(self.setup.options), sort_keys=True)
+        self.item = item(self.setup.name, settings, self.setup.seed)
+        seen = Observation(self.item.prompt, form=None if self.setup.compact else Boxed().prompt())
+        return View({PLAYER: seen}, {PLAYER: 0.0}, board=self.item.prompt)
+
+    def step(self, actions: Mapping[str, str | None]) -> View:
+        text = actions[PLAYER] or ""
+        scores = self.item.score(text if self.setup.compact else Boxed().parse(text))
+        return View({}, {PLAYER: scores["score"]}, {PLAYER: int(scores["malformed"])}, scores, board=text)
+
+    def copy(self) -> World:
+        return copy.copy(self)

@@ -1,0 +1,46 @@
+"""The process of `hosts.InProcess`. Standard input is a socket: the process runs the methods of a stage that arrive on
+it, and answers on it, until the other end is closed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection
+
+from verl_mas.environment.worlds.stage import Stage
+
+WATCH_S = 1.0
+
+
+def main() -> None:
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    connection, stage = Connection(os.dup(0)), Stage()
+    # Worlds must not read from the socket, and their output does not belong to the run.
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.stdout = sys.stderr
+    while True:
+        try:
+            method, arguments = connection.recv()
+        except EOFError:
+            return
+        result, failure = None, None
+        try:
+            result = getattr(stage, method)(*arguments)
+        except BaseException as error:  # noqa: BLE001  (the boundary: worlds of others may raise anything)
+            failure = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        connection.send((result, failure))
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent is gone, because a world that hangs does not notice that the other end was
+    closed."""
+    while os.getppid() == parent:
+        time.sleep(WATCH_S)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Keeps the episodes of a session: the counterpart of `hosts.py`, in a thread or in a process of its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from verl_mas.environment.worlds.world import Script, Setup, View, World, find
+
+MOST_REHEARSED = 1000
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The action of a player without an LLM, which the host of the world draws."""
+
+    script: Script
+    seed: str
+
+    def at(self, step: int) -> Draw:
+        return replace(self, seed=f"{self.seed} {step}")
+
+
+@dataclass(frozen=True)
+class Move:
+    """A step of the episode itself or, if `copy` is a seed, of a copy with new random events."""
+
+    episode: int
+    actions: Mapping[str, str | Draw | None]
+    copy: int | None = None
+
+
+class Stage:
+    """The episodes of one session by index: the first one, and its copies, in which candidates continue."""
+
+    def __init__(self) -> None:
+        self._episodes: list[World] = []
+
+    def open(self, address: str, setup: Setup) -> tuple[int, View]:
+        _, kind, _ = find(address)
+        world = kind(setup)
+        number = self._add(world)
+        return number, checked(world.start(), world, setup)
+
+    def step(self, move: Move) -> tuple[int, View]:
+        number, world = move.episode, self._episodes[move.episode]
+        if move.copy is not None:
+            world = world.copy()
+            world.reseed(move.copy)
+            number = self._add(world)
+        drawn = {
+            player: world.scripted(action.script, player, random.Random(action.seed))
+            for player, action in move.actions.items()
+            if isinstance(action, Draw)
+        }
+        actions = {player: action for player, action in move.actions.items() if not isinstance(action, Draw)}
+        return number, checked(world.step({**actions, **drawn}), world, world.setup)
+
+    def close(self) -> None:
+        episodes, self._episodes = self._episodes, []
+        for world in episodes:
+            world.close()
+
+    def _add(self, world: World) -> int:
+        self._episodes.append(world)
+        return len(self._episodes) - 1
+
+
+def rehearse(address: str, setup: Setup, scripts: Collection[Script]) -> None:
+    """Play an episode with random actions, if the world lists legal ones, and an episode with each script. Errors of
+    the world are raised."""
+    chance, stage = random.Random(0), Stage()
+    for script in (None, *scripts):
+        number, view = stage.open(address, setup)
+        for step in range(MOST_REHEARSED):
+            seen = view.observations
+            if not seen or (script is None and not all(one.legal for one in seen.values())):
+                break
+            actions = {
+                player: Draw(script, f"{step} {player}") if script else chance.choice(list(one.legal or ()))
+                for player, one in seen.items()
+            }
+            number, view = stage.step(Move(number, actions))
+    stage.close()
+
+
+def checked(view: View, world: World, setup: Setup) -> View:
+    """Check that a view names players of the world, and that its rewards are finite numbers."""
+    players, name = set(world.players(setup)), setup.name or type(world).__name__
+    if strange := {*view.observations, *view.rewards} - players:
+        raise ValueError(f"{name} names the players {sorted(strange)}; it has {sorted(players)}")
+    if missing := players - set(view.rewards):
+        raise ValueError(f"{name} says nothing of what {sorted(missing)} earned")
+    rewards = {player: float(reward) for player, reward in view.rewards.items()}
+    if wrong := {player: reward for player, reward in rewards.items() if not abs(reward) < float("inf")}:
+        raise ValueError(f"{name} gives rewards that are no finite numbers: {wrong}")
+    return replace(view, rewards=rewards)

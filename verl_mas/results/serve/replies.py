@@ -1,0 +1,124 @@
+"""Replies of a served team, in OpenAI's protocol."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from verl_mas.errors import EngineLost, FaultKind, InvalidInput, SessionFault
+from verl_mas.gateway.dialect import ApiError, event
+from verl_mas.gateway.dialects.chat import DONE, ChatWriter, chosen, usage_of
+from verl_mas.gateway.endpoints.openai import OpenAIClient
+from verl_mas.results.serve.requests import OURS, ChatRequest
+from verl_mas.results.serve.runtime import EndedSession, Runtime
+from verl_mas.run_folder.records import plain
+from verl_mas.workflow.client import Generation
+from verl_mas.workflow.codecs import JsonObject
+from verl_mas.workflow.reply import Reply
+from verl_mas.workflow.run import finished
+from verl_mas.workflow.session import Session
+from verl_mas.workflow.streaming import ActText, Usage
+
+TIMED_OUT = (FaultKind.TIMEOUT, FaultKind.SESSION_TIMEOUT)
+# Fields of each act in a transcript.
+OF_ACTS = ("agent", "instance", "turn", "branch", "committed", "policy", "text", "malformed")
+
+
+@dataclass(frozen=True)
+class CompletionChoice:
+    text: str
+    truncated: bool
+
+    @property
+    def finish_reason(self) -> str:
+        return "length" if self.truncated else "stop"
+
+
+@dataclass(frozen=True)
+class Answers:
+    """All choices of a reply, and their usage."""
+
+    answers: Sequence[CompletionChoice]
+    usage: Usage
+    ours: JsonObject | None = None
+
+    @classmethod
+    def of_session(cls, ended: EndedSession, request: ChatRequest) -> Answers:
+        """Make the answer of a session. Raises the fault of a failed session."""
+        session = finished(ended.result)
+        ours = {OURS: transcript(session)} if request.extension.transcript else None
+        return cls([answer_of(session)], ended.usage, ours)
+
+    @classmethod
+    def of_policy(cls, generations: Sequence[Generation]) -> Answers:
+        usage, choices = Usage(), []
+        for generation in generations:
+            usage.add(generation)
+            choices.append(CompletionChoice(generation.text, generation.stop_reason == "length"))
+        return cls(choices, usage)
+
+
+def answer_of(session: Session) -> CompletionChoice:
+    """Return the answer of a session. Some workflows, such as games, end without an answer; then the last committed
+    reply is the answer."""
+    answer = session.outcome.answer if session.outcome else None
+    last = next((reply for reply in reversed(session.replies) if reply.committed), None)
+    reply = answer if isinstance(answer, Reply) else last if answer is None else None
+    text = str(answer) if answer is not None else last.text if last else ""
+    return CompletionChoice(text, reply is not None and reply.truncated)
+
+
+def transcript(session: Session) -> JsonObject:
+    """List every act, and the reward. The reward is meaningful only if the request had the data from which it is
+    computed."""
+    acts = [{name: getattr(reply, name) for name in OF_ACTS} for reply in session.replies]
+    # Values that JSON lacks, such as NaN, become text; numbers of numpy become numbers.
+    info = json.loads(json.dumps(session.info, default=plain), parse_constant=str)
+    return {"acts": acts, "reward": session.team_reward, "info": info, "seconds": round(session.seconds, 3)}
+
+
+class ReplyWriter(ChatWriter):
+    def __init__(self, request: ChatRequest):
+        super().__init__(request.model, f"chatcmpl-{uuid.uuid4().hex}")
+        self.request = request
+
+    def whole(self, found: Answers) -> JsonObject:
+        messages = [{"role": "assistant", "content": answer.text} for answer in found.answers]
+        answered = enumerate(zip(messages, found.answers, strict=True))
+        choices = [chosen(message, answer.finish_reason, number) for number, (message, answer) in answered]
+        return self.completion(choices, found.usage, found.ours)
+
+    def act(self, text: ActText) -> str:
+        """Format new text of any agent, for requests that ask for the transcript. It is not part of the answer."""
+        found = {"agent": text.agent, "act": text.act, "text": text.text, "last": text.last}
+        return self.chunk({"choices": [], OURS: found})
+
+    def end(self, found: Answers) -> str:
+        usage = {"usage": usage_of(found.usage)} if self.request.include_usage else {}
+        last = self.chunk({"choices": [], **usage, **(found.ours or {})}) if usage or found.ours else ""
+        return f"{last}{DONE}"
+
+    def failed(self, problem: ApiError) -> str:
+        return event(problem.body)
+
+
+def refusal(error: EngineLost | InvalidInput | SessionFault, runtime: Runtime) -> ApiError:
+    """Return the HTTP error for a failed session."""
+    if isinstance(error, EngineLost):
+        return ApiError(503, "an engine is lost; the log of the server says why", code="engine_lost")
+    if isinstance(error, InvalidInput):
+        return ApiError(400, str(error))
+    member = runtime.members.get(error.agent or "")
+    at = runtime.clients.get(member.spec.policy) if member else None
+    message, remote = str(error), isinstance(at, OpenAIClient)
+    if member is not None and isinstance(at, OpenAIClient):
+        message = f"policy {member.spec.policy} at {at.base_url}: {error}"
+    if error.kind in TIMED_OUT:
+        return ApiError(504, message, code=error.kind.value)
+    if error.kind is FaultKind.REFUSED and remote:
+        return ApiError(502, message, code="endpoint")
+    # The engine of this process refuses requests that do not fit its limits.
+    given = error.kind is FaultKind.LIMIT or isinstance(error.__cause__, InvalidInput)
+    return ApiError(400 if given else 500, message, code=error.kind.value)
