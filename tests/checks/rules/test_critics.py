@@ -41,7 +41,7 @@ def test_what_has_no_meaning_with_critics_or_without_them_is_one_error(make, val
     assert error.value.startswith(value)
 
 
-def test_verl_has_no_critic_of_a_model_that_reads_images_without_trl():
+def test_verl_has_no_critic_of_a_model_that_reads_images_without_trl(tmp_path):
     with pytest.raises(RuntimeError, match="please install trl") as refused:
-        load_valuehead_model("a folder", torch.float32, AutoConfig.for_model("qwen2_5_vl"), False)
+        load_valuehead_model(str(tmp_path), torch.float32, AutoConfig.for_model("qwen2_5_vl"), False)
     assert "Unrecognized configuration class" in str(refused.value.__cause__)

@@ -7,7 +7,7 @@ from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.record import RUNNING_DECAY
 from verl_mas.advantage.returns import later_rewards
 
-VERLS = ("grpo", "grpo_vectorized", "gdpo", "gpg", "grpo_passk", "opo", "remax")
+VERLS: tuple[str, ...] = ("grpo", "grpo_vectorized", "gdpo", "gpg", "grpo_passk", "opo", "remax")
 VERLS += ("optimal_token_baseline", "tir_optimal_token_baseline")
 
 

@@ -19,9 +19,9 @@ LOCAL = ("contained", "unsafe_subprocess")
 
 @runtime_checkable
 class Executor(Protocol):
-    """Runs programs that a model wrote, and contains them. If the executor itself fails, it raises an error and gives
-    no verdict.
+    """Runs programs that a model wrote, and contains them.
 
+    If the executor itself fails, it raises an error and gives no verdict.
     Many sessions use it at the same time, in event loops that may begin and end.
     """
 
