@@ -55,7 +55,7 @@ UNSCALED = {"norm_adv_by_std_in_grpo": False}
 @pytest.mark.parametrize(
     ("name", "config", "theirs", "tolerance"),
     [
-        # verl computes in float32, where the mean of scores up to 18 is rounded by about 2e-6.
+        # verl computes in float32, where the mean of scores up to 20 is rounded by about 2e-6.
         ("agent_grpo", {}, GRPO, 4e-6),
         ("team_grpo", {}, GRPO, 4e-6),
         # verl's switch for unscaled advantages.
