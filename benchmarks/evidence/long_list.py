@@ -248,7 +248,7 @@ def lessons(noise: float, seed: int) -> Iterator[Lesson]:
 class LongLists(Generated):
     """Lists of several lengths, and those of four windows with the answers of other lists, as a control."""
 
-    warm_up = WarmUp(steps=300, batch=64, lessons=6_000, texts=2_000, vocabulary=4_096, initial=0.1)
+    warm_up = WarmUp(steps=900, batch=64, lessons=6_000, texts=2_000, vocabulary=4_096, initial=0.1)
     rows = (2_000, 90)
 
     def options(self, parser: argparse.ArgumentParser) -> None:
