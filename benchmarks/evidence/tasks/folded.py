@@ -59,4 +59,5 @@ TASK = Task(
         Claim("which ends at what its window leaves to know", success(CUT), high=FLOOR + 0.05, seeds=3),
         Claim("folding learns: it gains 0.1 over its demonstrations", gain(FOLDED), low=0.1, seeds=3),
     ),
+    (FOLDED,),
 )

@@ -77,4 +77,5 @@ TASK = Task(
         Claim("a depth that is learnt is level with one level", gap(LEARNT, FIXED), low=-0.1, seeds=SEEDS),
         Claim("at eight windows it is 0.2 above one level", gap(LEARNT, FIXED, control("8")), low=0.2, seeds=SEEDS),
     ),
+    (LEARNT,),
 )
