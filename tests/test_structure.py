@@ -25,7 +25,7 @@ BUDGETS = {
     "lines of code of verl_mas": 40_247,
     "lines of code of its core": 13_306,
     "lines of code of its checks": 2_976,
-    "lines of code of tests": 39_559,
+    "lines of code of tests": 39_581,
     "lines of code of tests/support": 4_131,
     "files below 30 lines": 16,
     "own modules that one module imports": 42,

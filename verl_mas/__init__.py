@@ -142,5 +142,5 @@ if TYPE_CHECKING:
     from verl_mas.workflow.tools import ToolResult as ToolResult
 
 __version__ = "0.2.0"
-# verl imports this package in every process, so a name is imported when it is asked for.
+# verl imports this package in every process, so each public name is imported only when it is first used.
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

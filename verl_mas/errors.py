@@ -4,7 +4,7 @@ Vocabulary. Every exception that verl-mas raises on purpose is a `MasError`. A r
 the value, the rule that it breaks and the fix. A failed act or workflow is a `SessionFault`, with its kind, cause,
 agent and turn.
 
-Classification. A `SessionFault` is data on its session: `mas.faults` says whether the session is retried or dropped.
+Classification. A `SessionFault` is recorded on its session, and `mas.faults` decides whether it is retried or dropped.
 What stops the run: `EngineLost`, `SessionsFailed` (too many of them, by `mas.faults.max_dropped_share`), and an
 exception in an update (`UpdateFailed` if its gradient is not finite, or if its weights do not reach the engines).
 Cancellation passes through as it is.
@@ -33,7 +33,7 @@ from verl_mas.util.text import bare_address, encodable
 
 
 class MasError(Exception):
-    """Base of everything that verl-mas raises on purpose. No message has the user, password or query of an address."""
+    """Base of everything that verl-mas raises on purpose. Messages omit the user, password and query of every URL."""
 
     def __init__(self, *texts: str):
         super().__init__(*map(bare_address, texts))
@@ -160,9 +160,9 @@ class FaultKind(str, Enum):
 
 
 class SessionFault(MasError):
-    """A failure that is data on its session: its kind, and where it happened.
+    """A failure that is recorded on its session: its kind, its cause, and where it happened.
 
-    `traceback` is its text, which the session sets when the attempt has ended.
+    `traceback` is the traceback as text. The session sets it when the attempt has ended.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class PromptTooLong(SessionFault):
 
 @contextmanager
 def failures(*, agent: str | None = None, turn: int | None = None) -> Iterator[None]:
-    """The boundary around user code and clients: an exception inside leaves it as a SessionFault with its place.
+    """The boundary around user code and clients: an exception inside becomes a SessionFault with its agent and turn.
 
     Cancellation and EngineLost pass through, because neither is the session's fault. Ctrl-C reaches only the main
     thread.
@@ -215,8 +215,8 @@ def failures(*, agent: str | None = None, turn: int | None = None) -> Iterator[N
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether an error is the user's Ctrl-C, which Python raises in the main thread, and was not raised by code of a
-    session."""
+    """Whether an error is the user's Ctrl-C, and not a KeyboardInterrupt that code of a session raised. Python raises
+    Ctrl-C only in the main thread."""
     return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 

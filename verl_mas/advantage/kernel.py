@@ -61,7 +61,7 @@ def normalise(
     unit    rows that count as one in a group's size and in leave-one-out; each unit lies in one group (default:
             every row by itself).
     pool    rows that share a deviation if scale is batch_std (default: all).
-    prior   prior of each group. It is never part of what leave-one-out removes from a baseline.
+    prior   prior of each group. Leave-one-out removes rows from a baseline, but never the prior.
     """
     x = scores.detach().double()
     centred, mass, stats = moments(x, groups, options.deviation, weight, prior)
@@ -110,7 +110,7 @@ def moments(
 def total(values: Tensor, groups: Partition) -> Tensor:
     """Sum `values` over each group. The result is reproducible bit by bit."""
     out = values.new_zeros(groups.count)
-    if values.is_cuda:  # on a GPU index_add_ adds in any order, while index_put_ sorts first; on a CPU the reverse
+    if values.is_cuda:  # on a GPU only index_put_ adds in a fixed order, on a CPU only index_add_
         return out.index_put_((groups.ids,), values, accumulate=True)
     return out.index_add_(0, groups.ids, values)
 
@@ -154,8 +154,8 @@ def part_of_group(groups: Partition, parts: Partition) -> Tensor:
 
 
 def compact(ids: Tensor, span: int | None = None) -> Partition:
-    """Make the partition by equal ids, numbered in the order of the ids. `span`: an exclusive upper bound of the ids,
-    if it is known."""
+    """Put rows with equal ids into one part. Parts are numbered in the order of the ids. `span`: an exclusive upper
+    bound of the ids, if it is known."""
     if span is not None and span <= 4 * len(ids):
         seen = torch.zeros(span, dtype=torch.long, device=ids.device).index_fill_(0, ids, 1)
         return Partition((seen.cumsum(0) - 1).index_select(0, ids), int(seen.sum()))

@@ -19,7 +19,8 @@ class AdvantageOptions:
     """Unit of comparison: each agent, or all agents of a role together, such as equal debaters."""
 
     deviation: Literal["sample", "population"] = "sample"
-    """Divide by N-1 (sample) as verl and both papers' code do, though Dr. MAS's text writes 1/N (population)."""
+    """Divide by N-1 (sample), as verl and the code of Dr. MAS and AT-GRPO do, or by N (population), as in Dr. MAS's
+    text."""
 
     eps: Share = 1e-6
     """verl's epsilon, added to the deviation."""
@@ -35,9 +36,9 @@ class AdvantageOptions:
     """std: the group's deviation. batch_std: the deviation of all of the agent's scores in the step. none: 1."""
 
     weighting: Literal["per_act", "per_invocation", "per_session", "per_token"] | None = None
-    """per_act: every act counts once; a conversation is one row, and all of its acts count once. per_invocation: the
-    acts of one instance of an agent count once together. per_session: an agent's acts in one session do. per_token: an
-    act counts as often as it has trained tokens."""
+    """per_act: every act counts once, but a conversation is one row, so its acts count once together. per_invocation:
+    the acts of one instance of an agent count once together. per_session: an agent's acts in one session count once
+    together. per_token: an act counts as often as it has trained tokens."""
 
     group_size: Count | None = None
     """at_grpo: the K that every group of branches must have. null: any size."""
@@ -46,18 +47,19 @@ class AdvantageOptions:
     """agent_gigpo: weight of the step advantage."""
 
     gamma: Share | None = None
-    """Discount per act of the agent. agent_gigpo: of the session's reward and of own rewards, in the step advantage.
-    agent_grpo, agent_rloo, agent_gdpo: own rewards also count for the agent's earlier acts in the session, so
-    discounted; null: for their act alone."""
+    """Discount per act of the agent. agent_gigpo: applies to the session's reward and to own rewards, in the step
+    advantage. agent_grpo, agent_rloo, agent_gdpo: an own reward also counts, discounted, for the agent's earlier acts
+    in the session; null: it counts for its act alone."""
 
     penalty_weight: NotNegative | None = None
-    """agent_gdpo: weight of the normalised penalty, beside those of mas.reward."""
+    """agent_gdpo: weight of the normalised penalty, in addition to the weights in mas.reward."""
 
     session_mean: bool | None = None
     """team_grpo: score an act by the mean over its session's acts, as the GRPO arm of Dr. MAS's code does."""
 
     main: str | None = None
-    """hierarchical_grpo, rao: the agent that calls the others, whose acts in a session are one invocation. Required."""
+    """hierarchical_grpo, rao: the main agent, which calls the others. Its acts in a session are one invocation.
+    Required."""
 
     shrinkage: Positive | None = None
     """agent_grpo, agent_rloo: pseudo-acts (or the units of `weighting`) added to every group, with the role's running

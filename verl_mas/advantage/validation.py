@@ -1,4 +1,4 @@
-"""Refuses a batch with groups that the estimator cannot compare. The error names the group."""
+"""Checks the rows and groups of a batch before the estimator compares them. An error names the row or the group."""
 
 from __future__ import annotations
 

@@ -127,7 +127,8 @@ def _asked(run: ExaminedRun, first: FirstRows) -> str | None:
 
 
 def _replies(truth: object, form: Codec[str] | None) -> dict[str, str]:
-    """Map each form to the ground truth in it. Forms that cannot hold it are skipped: two lines do not fit on one."""
+    """Map each form to the ground truth written in that form. Forms that cannot hold the ground truth are skipped, such
+    as a one-line form if it has two lines."""
     try:
         answer = golden_answers(truth)[0]
     except DataError:

@@ -44,7 +44,7 @@ class Refusals:
         return [problem for problem in self._problems.values() if isinstance(problem, ConfigWarning)]
 
     def of(self, *checks: Iterable[Problem]) -> bool:
-        """Run checks, and return whether none of them found an error, for checks that depend on them."""
+        """Run checks. Returns whether none found an error, so that the caller can skip checks that depend on them."""
         return all([self.result(partial(self._add, check)) for check in checks])
 
     def result(self, function: Callable[[], T]) -> T | None:
@@ -122,7 +122,8 @@ def user_code(seconds: float | None = None) -> Iterator[None]:
     except BaseException as error:
         trace = traceback.TracebackException.from_exception(error)
         user_frames = [frame for frame in trace.stack if not _ours(frame.filename)]
-        # Without a frame of user code, the exception is about our call; a SyntaxError has no frame.
+        # Show only frames of user code. If there are none, our call itself failed, so all frames stay, except for a
+        # SyntaxError, which has no frame in the user's file.
         if user_frames or isinstance(error, SyntaxError):
             trace.stack = traceback.StackSummary.from_list(user_frames)
         place = _place(error, trace.stack)

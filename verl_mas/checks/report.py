@@ -95,7 +95,7 @@ def summary(run: ExaminedRun, training: Mapping[str, str]) -> Summary:
 
 
 def _mode(run: Run) -> Summary | None:
-    """Return the mode, with W, T and the strategy for groups older than T, which are null in the synchronous mode."""
+    """Return the mode and its settings of staleness (warmup, threshold, strategy), null in the synchronous mode."""
     late = asdict(run.staleness) if run.staleness else dict.fromkeys(("warmup", "threshold", "strategy"))
     return {"name": run.mode.name, **late} if run.mode else None
 

@@ -1,4 +1,4 @@
-"""Plays one session before a run, on the first row and with replies of maximal length, and checks what it shows."""
+"""Plays one session before a run, on the first row and with replies of maximal length, and reports its problems."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from verl_mas.workflow.tools import Tool
 
 T = TypeVar("T")
 WORD = " a"  # one token of most tokenizers
-TIME_LIMIT = 5.0  # Seconds of a session, which takes milliseconds
-# Length of a short reply, as a share of the longest one. If prompts with short replies are too long, nearly every
-# session fails.
+TIME_LIMIT = 5.0  # Seconds that a session may take; most sessions take milliseconds
+# Length of a short reply, as a share of the longest reply. If a prompt is too long even when all replies in it are
+# short, nearly every session fails.
 SHORT = 1 / 8
 THINKING = 512  # Tokens that a thinking model needs at least for an answer
 
@@ -82,7 +82,7 @@ def play(run: ExaminedRun, tools: Mapping[str, Tool]) -> Played | None:
     config = SessionConfig(run.members, clients, run.mas.branch, run.mas.reward, faults, {**stand_ins, **tools})
 
     async def session() -> SessionResult:
-        # By default, asyncio logs a task that was never awaited, with a traceback.
+        # Silence asyncio, which by default logs tasks that were never awaited, with a traceback.
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
         return await run_session(partial(resolve, run.mas.workflow), task_of(run, first), config)
 
@@ -218,7 +218,7 @@ def _requests(run: ExaminedRun, requests: Sequence[Request], what: str) -> Itera
 
 
 def longest_prompts(run: ExaminedRun, requests: Sequence[Request]) -> dict[str, tuple[int, int]]:
-    """Map each agent to the tokens of its longest prompt: if all replies are short, and if all have maximal length."""
+    """Map each agent to two lengths of its longest prompt in tokens: with short replies, and with maximal replies."""
     found: dict[str, tuple[int, int]] = {}
     for request in requests:
         view = run.view(run.members[request.agent].spec.policy)

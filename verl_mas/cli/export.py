@@ -1,7 +1,7 @@
-"""Write the policies of a checkpoint as folders that others load, and the team as team.yaml.
+"""Write the policies of a checkpoint as folders that other tools load, and the team as team.yaml.
 
-A trained policy becomes a Hugging Face folder, an adapter a PEFT folder or, with --merge, a Hugging Face folder as
-well. docs/use/after-training.md has the details.
+A trained policy becomes a Hugging Face folder. An adapter becomes a PEFT folder or, with --merge, a Hugging Face
+folder. docs/use/after-training.md has the details.
 """
 
 from __future__ import annotations

@@ -84,7 +84,8 @@ def _serve(options: argparse.Namespace) -> int:
         failures.append(error)
         server.should_exit = True
 
-    # The server makes the app when it runs, so loading cannot fail before the server exists that `failed` stops.
+    # The server creates the app only when it runs. So `failed`, which stops the server, is never called before the
+    # server exists.
     def app() -> FastAPI:
         return create_app(lambda: _opened(options), options.topk, failed)
 

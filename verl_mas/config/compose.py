@@ -40,8 +40,8 @@ def compose(arguments: Iterable[str]) -> DictConfig:
     parser.add_argument("--config-name", "-cn", default="ppo_trainer")
     parser.add_argument("--config-path", "-cp", type=Path, default=Path("config"))
     options, overrides = parser.parse_known_args(list(arguments))
-    # Hydra takes the path relative to the file of verl's entry point. verl is located without importing it, which takes
-    # seconds.
+    # Hydra takes the path relative to the file of verl's entry point. verl is located without importing it, because the
+    # import takes seconds.
     main = folder_of("verl") / "trainer" / options.config_path
     where = {"--config-dir": options.config_dir and options.config_dir.absolute(), "--config-path": main}
     raise_all(_no_folder(option, path) for option, path in where.items() if path and not path.is_dir())

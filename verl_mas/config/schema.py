@@ -1,4 +1,4 @@
-"""The `mas:` block: types, meanings and ranges. Values are in YAML. This module imports neither torch nor ray."""
+"""The `mas:` block: types, meanings, ranges and defaults. This module imports neither torch nor ray."""
 
 from __future__ import annotations
 
@@ -167,8 +167,8 @@ class PolicySpec:
     in `mas.policies` is added."""
 
     engines: str | None = None
-    """The pool whose GPUs serve the policy while the GPUs of `pool` train it, in trainer mode mas_separate_async. null
-    for all policies: a pool named `serve`."""
+    """The pool whose GPUs serve the policy while the GPUs of `pool` train it, in trainer mode mas_separate_async. If no
+    policy sets it, a pool named `serve` is used."""
 
     updates_per_step: Count | None = None
     """Optimiser steps per training step. null: `mas.updates_per_step`."""
@@ -239,7 +239,7 @@ class RewardSpec(Checked):
     """A row's score is team * Outcome.reward + local * reply.reward - penalty.
 
     A preset sets the three values below as a paper does; a value that is set overrides it.
-    sum: 1, 1, act. dr_mas: 1, 0, act. sparse: 1, 0, none. at_grpo: 1, 1, none (the local reward has its format term).
+    sum: 1, 1, act. dr_mas: 1, 0, act. sparse: 1, 0, none. at_grpo: 1, 1, none (its local reward includes the format).
     """
 
     preset: Literal["sum", "dr_mas", "at_grpo", "sparse"] = "sum"
@@ -275,9 +275,9 @@ class LossSpec:
     """The loss of each policy. For the weighting of statistics, see `mas.advantage.weighting`."""
 
     weighting: Weighting | None = None
-    """The unit that counts equally in the loss of a policy: every token, every row, every agent (and in it every row;
-    with agent_token every token), or every session (and in it every row). The tokens of a row count equally. null:
-    verl's actor.loss_agg_mode, of which a mean over tokens depends on which rows share an optimiser step."""
+    """The units with equal weight in the loss of a policy: tokens, rows, agents (and within an agent its rows or, with
+    agent_token, its tokens), or sessions (and within a session its rows). Within a row, tokens count equally. null:
+    verl's actor.loss_agg_mode; its mean over tokens depends on which rows share an optimiser step."""
 
 
 @dataclass
@@ -288,8 +288,9 @@ class FilterSpec(Checked):
     """uniform: leave out tasks in which no trained row has an advantage, because all groups are uniform (DAPO)."""
 
     by: Literal["score", "team", "acc"] = "score"
-    """Value that is compared. score: the scores of rows, in the groups of the estimator, so a single penalty or own
-    reward keeps a task. team: the team rewards of the task's sessions. acc: their accuracies, as in DAPO's code."""
+    """Value that is compared. score: the scores of rows, in the groups of the estimator; a task is kept if one row
+    alone has a penalty or an own reward. team: the team rewards of the task's sessions. acc: their accuracies, as in
+    DAPO's code."""
 
     keep_share: Annotated[float, Above(0), Range(high=1)] | None = None
     """Keep this share of the tasks: those with the largest standard deviation of the team rewards of their sessions
@@ -422,8 +423,8 @@ class MasConfig:
 
     skip_zero_advantage: Literal["auto"] | bool = "auto"
     """Leave rows with an advantage of exactly 0 out of the update; the loss is normalised as if they were in it. auto:
-    if this changes only rounding, so with one optimiser step per training step and without entropy and KL in the
-    loss."""
+    only if nothing but rounding changes, that is, with one optimiser step per training step and neither entropy nor KL
+    in the loss."""
 
     shared_prefixes: Literal["auto"] | bool | None = None
     """Compute common prefixes of rows only once in training. auto: if the model is supported and it saves work. true:

@@ -44,8 +44,8 @@ ALSO_READ: Mapping[str, tuple[str, ...]] = {
 RAY_INIT = "ray_kwargs.ray_init"
 ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
 DEFAULT_ATTENTION = "flash_attention_2"  # if it is not set (`HFModelConfig` of verl 0.9.1)
-# Tokens of a critic's micro batch if `critic.ppo_infer_max_token_len_per_gpu` is not set. It is the only setting of
-# this kind that verl's V1 trainer reads for a critic.
+# Tokens of a critic's micro batch if `critic.ppo_infer_max_token_len_per_gpu` is not set. verl's V1 trainer reads only
+# this setting for a critic, also for its updates.
 CRITIC_TOKENS = 32768
 _ABSENT = object()
 
@@ -177,8 +177,8 @@ def attention(config: DictConfig) -> str:
 
 
 def is_flash(name: str) -> bool:
-    """Whether an attention implementation is from flash-attn. Only those take the boundaries of rows in a packed micro
-    batch into account."""
+    """Whether an attention implementation is from flash-attn. Only implementations from flash-attn respect the
+    boundaries of rows in a packed micro batch."""
     return name.startswith("flash_attention")
 
 

@@ -34,7 +34,7 @@ class Prepared:
     train: Sequence[Item]
     test: Sequence[Item]
     validation: Sequence[Item]  # the part of the test set that is run during training
-    # By set: repository or file, revision, number of rows read.
+    # Data set -> its facts, such as repository or file, revision and number of rows read.
     sources: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     keep_overlap: bool = False
     details: Mapping[str, object] = field(default_factory=dict)  # further content of the manifest

@@ -49,7 +49,7 @@ def read(path: Path) -> Iterator[Row]:
 
 
 def _json(path: Path) -> Iterator[Row]:
-    """Read a list of objects or, as verl reads such a file, too, one object per line."""
+    """Read a list of objects, or one object per line, which verl also accepts in a .json file."""
     content, rule = path.read_bytes(), "a .json file holds a list of objects, or one object per line"
     try:
         rows = json.loads(content) if content.lstrip().startswith(b"[") else list(read_rows(path))

@@ -19,7 +19,7 @@ from verl_mas.workflow.codecs import Boxed
 
 TASK, CONFIG, SEED, PLACE, CHECKSUM = "task", "config", "seed", "place", "checksum"
 _PATIENCE = 1_000  # repeats in a row after which no new question is expected
-_STRIDE = 10_000_000  # distance between the first items of two training seeds; the test split has the items below
+_STRIDE = 10_000_000  # item numbers per training seed; the first _STRIDE numbers belong to the test split
 
 
 def rows(task: str, count: int, split: str, seed: int, config: Mapping[str, object]) -> list[dict[str, object]]:

@@ -1,4 +1,4 @@
-"""Public sets of data, read from the hub or from files, with what a manifest records of them."""
+"""Public datasets, read from the Hugging Face hub or from files, and their entries in the manifest."""
 
 from __future__ import annotations
 

@@ -26,10 +26,11 @@ HIGHEST_PORT = 65535 - 10000  # SGLang 0.5.12 takes a second port, 10000 above t
 class EngineMemory:
     """How an engine uses the memory of GPU and host. Engines without these facts are estimated with the defaults."""
 
-    # `rollout.gpu_memory_utilization` is a share of the memory that is free at the start, for weights and KV cache
-    # alone. False: a share of the whole GPU, for everything that the engine has there.
+    # True: `rollout.gpu_memory_utilization` is a share of the memory that is free at the start, and limits only weights
+    # and KV cache. False: it is a share of the whole GPU, and limits all memory of the engine.
     of_free: bool = False
-    host_copy: bool = False  # it always has a copy of its weights in host memory; False: only if it sleeps without loss
+    # It always has a copy of its weights in host memory. False: only if it must keep its weights while it sleeps.
+    host_copy: bool = False
     keeps_base: bool = False  # asleep, it keeps the weights to which it adds LoRA adapters
     holds_context: bool = True  # it starts only if its KV cache holds a request of the whole context
 
@@ -43,10 +44,11 @@ class EngineFacts:
     contract: Contract | None = None  # the versions that verl-mas was compared with
     gpu_fraction: bool = False  # at its start it reserves `rollout.gpu_memory_utilization` of the GPU
     memory: EngineMemory | None = None  # None: unknown
-    # It starts only if `rollout.max_num_batched_tokens` holds a token per sequence and, without chunked prefill, the
-    # longest sequence.
+    # It starts only if `rollout.max_num_batched_tokens` is at least the number of sequences and, without chunked
+    # prefill, at least the length of the longest sequence.
     batch_limit: bool = False
-    numbers_gpus: bool = False  # where Ray hides no GPUs from processes, verl numbers its GPUs from the node's first on
+    # If Ray does not hide other GPUs from processes, verl starts every such engine on the first GPUs of the node.
+    numbers_gpus: bool = False
     # The option of `rollout.engine_kwargs` that sets the bytes of its KV cache on a GPU. With this option the engine
     # does not measure the free memory at its start. Empty: there is no such option.
     cache_option: str = ""
@@ -66,7 +68,7 @@ class EngineFacts:
     # It serves several adapters on one base at once; each request names its adapter (`mas.policies.<name>.adapter_of`).
     many_adapters: bool = False
     # Its `generate` takes `drawn`: how many of the prompt's last tokens it sampled for this reply before an abort. It
-    # then continues the reply's random numbers, and stop strings that had begun.
+    # then continues the reply's random numbers, and still finds a stop string that began before the abort.
     resumes: bool = False
     # Raises ConfigError if `rollout.engine_kwargs` has a value that the engine does not take.
     check_options: Callable[[Mapping[str, Mapping[str, object]]], object] | None = None
@@ -98,14 +100,15 @@ class EngineFacts:
 
 
 ENGINES: Registry[EngineFacts] = Registry("engine", package="verl_mas.engines.kinds", group="verl_mas.engines")
-# verl's lists of engines that have been filled, by the field whose functions fill them.
+# The modules whose list of engines `fill` has filled, by the field of EngineFacts that fills it.
 _filled: dict[str, ModuleType] = {}
 
 
 def register_engine(name: str, *, replica: str, adapter: str, facts: EngineFacts | None = None) -> None:
     """Register an engine with verl by the full names of two classes, which are imported when verl asks for them.
 
-    `replica` is a `RolloutReplica`, the servers; `adapter` is a `BaseRollout`, what actor workers call.
+    `replica` names a subclass of `RolloutReplica`, which starts the servers; `adapter` names a subclass of
+    `BaseRollout`, which actor workers call.
     """
     registered = replace(
         facts or EngineFacts(),
@@ -142,7 +145,7 @@ def contracts() -> dict[str, Contract]:
 
 
 def set_options(view: DictConfig, index: int, shared: bool) -> None:
-    """Write the options that a policy's engine needs next to other engines into its view. Values of the user are kept.
+    """Set the engine options that a policy needs next to other engines, in its view. The user's values are kept.
 
     `index` is the policy's index among those served here; `shared`: whether another policy's engine is on its GPUs.
     """

@@ -25,7 +25,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def isolated(descriptor: int, program: Callable[[], object]) -> None:
-    """Call `program` in a new process, which the function ends. This process then ends with the same status or
+    """Call `program` in a new process, which `program` must end itself. This process then ends with the same status or
     signal."""
     # The worker sends SIGTERM to the process group. The program may handle the signal, so this process ignores it and
     # waits for the program.

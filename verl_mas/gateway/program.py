@@ -40,8 +40,8 @@ class Program(Workflow, Rules):
     """Further variables of the run's environment that the program gets, such as the key of a tool."""
 
     start_s: Positive = 300.0
-    """Seconds until the first request of a session. The time limits of the session begin there, so the imports of a
-    framework are not in them."""
+    """Seconds that a program may take until its first request. The time limits of the session start at that request, so
+    they exclude the imports of a framework."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

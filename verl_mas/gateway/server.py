@@ -94,7 +94,7 @@ class GatewayServer:
         # Call `startup` instead of `run`, because the worker owns the signal handlers and the event loop.
         self._server.lifespan = self._server.config.lifespan_class(self._server.config)
         await self._server.startup(sockets=[listens])
-        # The loop of ticks closes silent connections.
+        # uvicorn's `main_loop` calls `on_tick` regularly, which closes idle connections.
         self._ticking = asyncio.create_task(self._server.main_loop())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -42,7 +42,7 @@ class Tip:
 
     def is_in(self, given: Sequence[Canonical]) -> bool:
         """Whether the reply of this act and the earlier replies in its row are in `given`, each in one of its
-        spellings. A reply with an equal text and another thought does not count."""
+        spellings. A reply with equal text but different reasoning does not count."""
         tip: Tip | None = self
         while tip is not None and given[tip.place] in tip.spellings:
             tip = tip.found.tip
@@ -51,8 +51,8 @@ class Tip:
 
 @dataclass(eq=False)
 class Node:
-    """A message in the tree of transcripts. `tips` are the acts whose reply is this message, because several acts may
-    have equal replies. `after` are the messages that follow."""
+    """A message in the tree of transcripts. `tips` are the acts whose reply is this message; several acts may have
+    equal replies. `after` maps each message that follows to its node."""
 
     tips: list[Tip] = field(default_factory=list)
     after: dict[Canonical, Node] = field(default_factory=dict)
@@ -91,8 +91,8 @@ class Found:
         return [*(self.tip.messages if self.tip else ()), *given[self.known :]]
 
     def transcript(self, given: Sequence[Message], reply: Message) -> list[Message]:
-        """The transcript of the request and its reply. Known messages are shared with the tip, because each request of
-        a session has the whole transcript."""
+        """The transcript of the request and its reply. Known messages are shared with the tip to save memory, because
+        each request of a session has the whole transcript."""
         return [*(self.tip.transcript if self.tip else ()), *given[self.known :], reply]
 
     @contextmanager

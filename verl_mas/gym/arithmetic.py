@@ -72,7 +72,8 @@ def lessons(terms: int, largest: int, *, noise: float, seed: int = 0) -> Iterato
 
 
 class ChainExpert:
-    """Works through the chain as each agent. The solver ends with the result, the verifier with its verdict."""
+    """Scripted replies: every agent works through the chain. The solver ends with the result, the verifier with its
+    verdict."""
 
     def __init__(self, chain: str, largest: int, noise: float, rng: random.Random):
         self._first, *self._steps = signed(chain)
@@ -88,7 +89,8 @@ class ChainExpert:
         return f"{working} {ReviewVerdict.render(verdict)}"
 
     def _work(self) -> tuple[str, int]:
-        """Work through the chain: for 7+1-2=, return the text 7+1=8-2=6, and 6. The next step uses a wrong result."""
+        """Work through the chain: for 7+1-2=, return the text 7+1=8-2=6, and 6. A wrong result is carried into the next
+        step."""
         total, working = self._first, str(self._first)
         for step in self._steps:
             total = min(self._largest, max(0, total + step))

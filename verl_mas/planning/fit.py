@@ -18,7 +18,7 @@ from verl_mas.planning.serving import kv_per_token
 
 @dataclass(frozen=True)
 class Change:
-    """Changed settings, and the pool with them."""
+    """Changed settings, and the pool that they result in."""
 
     settings: tuple[str, ...]
     policies: tuple[Policy, ...]
@@ -44,8 +44,8 @@ def tokens(pool: Pool, policy: Policy) -> int:
 
 
 def needed_tokens(policy: Policy) -> int:
-    """Number of tokens that an engine must hold: any engine a row, and some a request of the whole context, without
-    which they do not start."""
+    """Number of tokens that an engine's KV cache must hold: one row, or a whole context for engines that otherwise do
+    not start."""
     return policy.context if policy.memory.holds_context else policy.row
 
 
@@ -60,7 +60,7 @@ def fits(pool: Pool) -> bool:
 
 
 def fixes(pool: Pool, gpus: int, larger: Larger | None = None) -> list[str]:
-    """Find settings with which the pool of `gpus` fits, preferring few changes. The formulas confirm each result."""
+    """Find settings with which a pool of `gpus` GPUs fits, preferring few changes. The formulas confirm each result."""
     start = Change((), tuple(pool.policies), pool.phases, gpus)
     more: Kind = partial(_more_gpus, larger)
     kinds: tuple[Kind, ...] = (_shards, more, _context, _phases, _offload, _budget, _tensor_parallel, _fractions)

@@ -1,4 +1,4 @@
-"""A policy on its GPUs, read from its configuration: the inputs of the formulas."""
+"""Reads from the configuration how a policy uses its GPUs. The result is the input of the formulas."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Policy:
     sleeps: bool = True  # rollout.free_cache_engine
     cache_bytes: int | None = None  # Bytes of the KV cache on a GPU, if the engine's options set them
     kv_tokens: int = 0  # KV tokens of one engine
-    serves_adapters: bool = False  # Next to the base weights, which the engine keeps while it sleeps
+    serves_adapters: bool = False  # It serves adapters on top of base weights, which it keeps while it sleeps
     ranks: int = 0  # Sum of the ranks of its adapter slots. Every slot has the rank of the largest adapter.
     snapshot: bool = False  # Its engines get weights from a folder while they are awake
     receives: bool = False  # Its engines get weights from another pool, while they serve. They never sleep.
@@ -83,7 +83,8 @@ class Policy:
     reshard: bool = True  # A layer's gathered parameters are freed after its forward pass
     # Gradients are reduce-scattered only with the last micro batch. Until then every GPU has all gradients unsharded.
     sync_once: bool = False
-    # Bytes per logit in the log-prob pass: 2, or 4 at a temperature other than 1, which makes a copy of the logits.
+    # Bytes per logit in the log-prob pass: 2, plus 2 at a temperature other than 1, which makes a copy of the logits,
+    # plus 4 if entropy is neither compiled nor chunked.
     logits: int = 2
     # Bytes per logit in the update, for the logits and their gradient. flash-attn's cross entropy writes the gradient
     # in place of the logits, unless entropy is in the loss. A copy of the logits has a gradient, too.

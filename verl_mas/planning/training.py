@@ -19,7 +19,7 @@ CONTEXT = 1.0 * GIB
 ADAM, ADAM_STEP = 2, 1
 # Bytes of attention masks per pair of tokens. MASK: the boolean mask, which all layers share. MASK_OF_LAYER: a copy in
 # bfloat16. The current layer has two of them, one of which has padded rows (torch's `convert_boolean_attn_mask` and
-# `pad_bias`). The backward pass needs the padded copy, so every layer keeps its own without checkpointing.
+# `pad_bias`). The backward pass needs the padded copy, so without checkpointing every layer keeps one.
 MASK, MASK_OF_LAYER = 1, 2
 # CHUNK: number of tokens whose logits verl's fused kernels compute at a time, in float32. CHUNK_SCORED, CHUNK_UPDATED:
 # bytes per logit of a chunk in the log-prob pass and in the update, at the line of
@@ -43,7 +43,8 @@ def adam(policy: Policy) -> float:
 
 
 def at_rest(policy: Policy, *, begun: bool = True) -> Terms:
-    """Memory that stays on the GPU while others compute. `begun`: whether an optimiser step has made Adam's state."""
+    """Memory that stays on the GPU while other policies compute. `begun`: whether Adam's state exists, that is, an
+    optimiser step has run."""
     if not policy.trains:
         return {}
     stays = not policy.always_on_cpu
@@ -151,7 +152,8 @@ def mask(policy: Policy, tokens: int, layers: int) -> float:
 
 
 def images(policy: Policy, tokens: int, *, kept: bool) -> float:
-    """Bytes of a micro batch's pixels and of the vision tower's activations. `kept`: for a backward pass."""
+    """Bytes of a micro batch's pixels and of the vision tower's activations. `kept`: whether all activations that a
+    backward pass needs are kept."""
     if (vision := policy.model.vision) is None:
         return 0.0
     seen = policy.images * tokens
@@ -166,12 +168,13 @@ def images(policy: Policy, tokens: int, *, kept: bool) -> float:
 
 
 def layer_activations(model: ModelSize | Vision, tokens: float) -> float:
-    """About eight tensors as wide as the model, and three as wide as the MLP, in bfloat16."""
+    """Bytes of one layer's activations: about eight tensors as wide as the model and three as wide as the MLP, in
+    bfloat16."""
     return SERVED * tokens * (8 * model.hidden + 3 * model.intermediate)
 
 
 def host(policy: Policy, gpus: int, *, begun: bool = True) -> Terms:
-    """Pinned host memory of the training processes on one node, which has `gpus` of them."""
+    """Pinned host memory of the training processes on one node, which has `gpus` GPUs."""
     if not policy.trains:
         return {}
     moved, tensors = policy.always_on_cpu, policy.model.tensors
@@ -193,7 +196,8 @@ def pinned(elements: tuple[int, ...], size: int, shards: int) -> float:
 
 
 def load_host(policy: Policy, gpus: int) -> float:
-    """Host memory while the model is loaded. Every process reads all of a tied model; else only the first one does."""
+    """Host memory while the model is loaded. Every process reads the whole model if the head is tied to the embedding,
+    otherwise only the first process."""
     return float(policy.trains * policy.element * policy.model.parameters * (gpus if policy.model.tied else 1))
 
 

@@ -114,13 +114,13 @@ def loaded(part: Message, budget: PixelBudget | None = None) -> Message:
 
 
 def source_of(part: Message) -> object:
-    """Return the image of a part in any of its forms, those of verl and of OpenAI's protocol."""
+    """Return the image of a part, which has verl's form or the form of OpenAI's protocol."""
     address = part.get("image_url")
     return part.get("bytes") or part.get("image") or (address.get("url") if isinstance(address, Mapping) else address)
 
 
 def _opened(source: object, budget: PixelBudget, *, files: bool) -> Image:
-    """Open an image. `files`: whether `source` may be the path of a file. In a request of somebody else it may not."""
+    """Open an image. `files`: whether `source` may be a file path. A client's image_url must not read local files."""
     from PIL import Image
 
     if isinstance(source, Image.Image):

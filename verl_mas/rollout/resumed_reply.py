@@ -2,7 +2,8 @@
 the rest after each abort, and joins the parts at the end.
 
 verl's client for such engines, `FullyAsyncLLMServerClient`, sleeps a second before each try, does not record which
-weights sampled which tokens, misses stop strings across a cut, and repeats the random draws of a request with a seed.
+weights sampled which tokens, misses stop strings that begin before an abort and end after it, and, if a request has a
+seed, repeats its random numbers.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from verl_mas.verl_.row import ABORTS, GLOBAL_STEPS, MAX_GLOBAL_STEPS, MIN_GLOBA
 from verl_mas.verl_.types import Fields
 
 Decode = Callable[[Sequence[int]], str]
-# Pairs [number of tokens, version of the weights that sampled them]. They are lists, which is the form that is stored.
+# Pairs [number of tokens, version of the weights that sampled them]. They are lists, because they are stored as lists.
 Versions = list[list[int | None]]
 
-ABORTED = ("aborted", "abort")  # stop reasons: of vLLM and the embedded engine, and of SGLang
+ABORTED = ("aborted", "abort")  # stop reasons: first of vLLM and the embedded engine, then of SGLang
 LIMITS = ("max_tokens", "max_new_tokens")
 LEAST = ("min_tokens", "min_new_tokens")
 # Settings that keep their meaning when the first part of a reply is moved to the end of the prompt. With any other
@@ -116,8 +117,8 @@ class ResumedReply:
         return reply_limit(self.rollout, self.params, len(self.prompt))
 
     def _stop_across_the_cut(self, tokens: Sequence[int]) -> int | None:
-        """Count the new tokens up to the end of a stop string that began in an earlier part, which the engine does not
-        see."""
+        """Count the new tokens up to the end of a stop string that began in an earlier part. The engine misses such a
+        string, because the earlier part is in its prompt."""
         given = self.params.get("stop") or ()
         stops = (given,) if isinstance(given, str) else tuple(given)
         if not stops or not self.tokens:
@@ -153,7 +154,7 @@ def _versions(part: TokenOutput) -> Versions:
 
 
 def keep(part: TokenOutput, end: int, before: int) -> None:
-    """Cut a part to its first `end` tokens. `before`: the tokens of the prompt and the earlier parts."""
+    """Cut a part to its first `end` tokens. `before`: number of tokens in the prompt and the earlier parts."""
     versions: Versions = []
     left = end
     for tokens, version in _versions(part):
@@ -173,8 +174,8 @@ def _log_probs(parts: Sequence[TokenOutput]) -> list[float] | None:
 
 
 def _routed_experts(parts: Sequence[TokenOutput]) -> object:
-    """Join the routed experts. The first part has the experts for the prompt and its own tokens; from later parts, only
-    the experts for their own tokens are used, which are from the weights that sampled these tokens."""
+    """Join the routed experts. The first part has the experts for the prompt and its own tokens. From later parts, only
+    the experts for their own tokens are used, because the weights that sampled these tokens chose these experts."""
     routed = None
     for part in parts:
         if part.routed_experts is None or not part.token_ids:

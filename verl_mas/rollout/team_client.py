@@ -137,7 +137,7 @@ class TeamClient(LLMServerClient):
 
     @classmethod
     def of(cls, client: LLMServerClient, busy: Busy) -> TeamClient:
-        """Copy a client, also one of verl's own trainers, as a TeamClient. `busy` records its requests."""
+        """Copy a client as a TeamClient, even a client of verl's own trainers. `busy` records its requests."""
         kind: type[TeamClient] = (
             type(client) if isinstance(client, cls) else type(cls.__name__, (cls, type(client)), {})
         )

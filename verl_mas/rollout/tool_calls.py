@@ -18,7 +18,7 @@ from verl_mas.workflow.tool_loop import ToolLimits
 async def read_calls(loop: ToolAgentLoop, request: Request, ids: Sequence[int]) -> tuple[str, list[ToolCall]]:
     """Parse sampled tokens into the text without the calls, and the calls."""
     text, calls = await loop.tool_parser.extract_tool_calls(list(ids), [_model(schema) for schema in request.tools])
-    # verl's parsers keep special tokens, as those of some models are part of the format.
+    # Remove special tokens. verl's parsers keep them, because some models use special tokens in the format of calls.
     for token in cast(Tokenizer, loop.tokenizer).all_special_tokens:
         text = text.replace(token, "")
     return text, [ToolCall(call.name, call.arguments, call.tool_call_id) for call in calls]
@@ -45,12 +45,12 @@ def tool_limits(multi_turn: MultiTurnConfig) -> ToolLimits:
 
 
 def _model(schema: JsonObject) -> OpenAIFunctionToolSchema:
-    """Convert a schema to verl's model, with only what verl's parsers read: the model refuses much that OpenAI's
-    schemas allow."""
+    """Convert a schema to verl's pydantic model. Only fields that verl's parsers read are kept, because the model
+    refuses much that OpenAI's schemas allow."""
     function = schema["function"]
     parameters = function.get("parameters") or {}
     given = (parameters.get("properties") or {}).items()
-    # A parameter without a type is declared as an object, which parsers read as JSON, or else as a text.
+    # A parameter without a type is declared as an object, which parsers read as JSON or, if that fails, as a string.
     properties = {name: {"type": wanted.get("type") or "object"} for name, wanted in given}
     read = {"type": "object", "properties": properties, "required": parameters.get("required") or []}
     known = {"name": function["name"], "description": function.get("description") or "", "parameters": read}

@@ -50,7 +50,7 @@ P = ParamSpec("P")
 GIB = 2**30
 # Size at which a plain file is compressed. To read a session, its whole file is decompressed.
 LARGE = 4 * 2**20
-# Smallest group whose best and worst session are recorded. In smaller groups, every session would be one of both.
+# Smallest group whose best and worst session are recorded. In smaller groups, every session is the best or the worst.
 SMALLEST_GROUP = 3
 
 
@@ -86,7 +86,7 @@ class TrajectoryWriter:
         self._images = ImageFiles(self._directory)
         self._how = Recording(spec.max_text_chars, self._images, tokens if spec.tokens else {})
         self._groups: dict[str, list[GroupMember]] = defaultdict(list)
-        # The plain files by whether they are of a validation, and step; each with the entries of its sessions.
+        # The plain files that are not compressed yet, each with the entries of its sessions. Key: (validation?, step).
         self._open: dict[tuple[bool, int], tuple[Path, list[Listed]]] = {}
         self._written = SessionCounts()
         self._lock = threading.Lock()
@@ -282,7 +282,7 @@ MOST_BYTES = 4
 
 
 class TextPerToken:
-    """Decode tokens one by one: `texts(ids)` has one text per token, which join to the text of all tokens.
+    """Decode tokens one by one: `texts(ids)` returns one string per token. Joined, they are the text of all tokens.
 
     The text of a character that consists of several tokens belongs to the last of them. Most tokens are decoded once
     per worker.

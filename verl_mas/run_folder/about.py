@@ -1,12 +1,12 @@
-"""`run.yaml`: how each start of a run was made.
+"""`run.yaml`: a record of every start of a run.
 
 format: 1
 attempts:               every start in this folder, the last one at the end
 - started: 2026-01-31T12:00:00+00:00
   resumed_from: 20      the step of the checkpoint; null for a start at the beginning
-  command, folder       the command line, and where it was given
+  command, folder       the command line, and the working directory
   versions, git, seeds, host, cluster
-  changed:              settings that differ from the start before: name -> [before, now]
+  changed:              settings that differ from the previous start: name -> [before, now]
   ended: {at, step, by} by: finished, or the error; missing while the run trains, and after a kill
 config: ...             the resolved configuration of the last start
 

@@ -15,7 +15,7 @@ from verl_mas.util.text import encodable
 
 # Errors of file systems without fsync for folders, such as mounted object stores.
 NO_FSYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
-# A large file is identified by its end, where a file of torch has its checksums.
+# Files above WHOLE bytes are identified by their last END bytes, where files written by torch have their checksums.
 WHOLE, END = 1 << 26, 1 << 16
 
 

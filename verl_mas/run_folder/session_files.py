@@ -10,7 +10,7 @@ Earlier versions compressed sessions to files `.jsonl.zst`, which are read as we
 The step is the one in which a session was started; in the asynchronous modes it is trained later.
 
 A run that resumes is a new attempt. It repeats steps under the same keys, so records and advantages of different
-attempts are not joined. The exception are sessions that a checkpoint of an asynchronous mode kept: a later attempt
+attempts are not joined. Sessions that a checkpoint of an asynchronous mode kept are an exception: a later attempt
 trains on them, so it has their advantages but not their records.
 """
 
@@ -101,7 +101,7 @@ def write_advantages(
 ) -> None:
     """Write advantages by row key; called by the trainer. Raises DiskError when the disk is full."""
     path = file_of(directory, False, step, attempt, ADVANTAGES, COMPRESSED if compressed else PLAIN)
-    # Write the shortest numbers that are equal in float32, in which the trainer computes.
+    # Write each number with the fewest digits that give the same float32, because the trainer computes in float32.
     short = {key: float(str(np.float32(value))) for key, value in advantages.items()}
     line = json.dumps(short).encode() + b"\n"
     with recording(path):

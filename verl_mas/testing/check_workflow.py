@@ -271,8 +271,8 @@ class Watch:
     """Finds code that blocks the event loop. A thread measures how long the loop stands still. `places`: the lines of
     one file that ran at such times.
 
-    The time is counted in turns of this thread, so a machine that pauses the whole process is not mistaken for blocking
-    code.
+    Each turn of this thread adds at most two intervals to the time, so a pause of the whole process is not mistaken for
+    blocking code.
     """
 
     def __init__(self, file: str):
@@ -310,8 +310,8 @@ class Watch:
                 self.places.add(place)
 
     def _place(self) -> str | None:
-        """Return the innermost line of the file that the loop runs now. Code that started the loop may be in the same
-        file."""
+        """Return the innermost line of the file that the loop runs now. Frames outside of the loop are skipped, because
+        code that started the loop may be in the same file."""
         frame: types.FrameType | None = sys._current_frames().get(self._loop_thread)  # noqa: SLF001  # documented
         while frame is not None and frame.f_code.co_filename not in (self.file, asyncio.base_events.__file__):
             frame = frame.f_back
@@ -331,7 +331,7 @@ def _left_over(llm: ScriptedLLM) -> list[str]:
 
 
 def _never_committed(result: SessionResult) -> list[str]:
-    # Acts of a fork that is not committed have no other candidates.
+    # Skip acts without other candidates: on a fork that is not committed, they are not committed either.
     replies = [reply for reply in result.session.replies if reply.among > 1 and not result.failed]
     committed = {(reply.agent, reply.instance, reply.turn) for reply in replies if reply.committed}
     left = sorted({(reply.agent, reply.instance, reply.turn) for reply in replies} - committed)

@@ -1,6 +1,7 @@
-"""Discovery of a program's agents: the program plays at an endpoint that accepts every model name.
+"""Discovery of a program's agents: the program runs against an endpoint that accepts every model name.
 
-Handoffs to agents and agents behind tools are tools, so a reply calls the next offered tool that has not been called.
+Frameworks offer other agents (handoffs, or agents used as tools) as tools of a request. So each reply calls the next
+offered tool that has not been called.
 When all tools have been called, the reply is a text, or a JSON value of the requested schema.
 """
 

@@ -185,7 +185,7 @@ def _unreadable(session: Session) -> Iterator[str]:
 
 
 def _unrewarded(session: Session) -> Iterator[str]:
-    """Find agents whose rows always have reward 0: if other acts have rewards, nothing scores the team."""
+    """Find agents whose rows always have reward 0, because only other acts have rewards and nothing scores the team."""
     outcome = session.outcome
     if not isinstance(outcome, Outcome) or outcome.reward is not None or needs_score(outcome, session.replies):
         return

@@ -134,7 +134,7 @@ class Watcher(Callback):
 
     def stop(self, *_: object) -> NoReturn:
         """End the run on SIGTERM, which schedulers send, as on Ctrl-C."""
-        # The handler that Ray sets raises another exception.
+        # Ray's own handler for SIGTERM would raise another exception.
         self._signal = signal.SIGTERM
         raise KeyboardInterrupt
 
@@ -166,7 +166,7 @@ class Watcher(Callback):
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
         os.dup2(silence, 2)
-        # After the message, since Ray may end this process when it finds its raylet gone.
+        # Kill processes only after the message, since Ray may end this process when it finds its raylet gone.
         if worker._global_node:  # noqa: SLF001
             # Kill the processes that the driver started. In an existing cluster, Ray ends the actors of a driver that
             # is gone.

@@ -27,7 +27,7 @@ def run(code: types.CodeType, file: str, argv: Sequence[str], raises: type[BaseE
         return _exit_code(leaving.code)
     except raises:
         raise
-    except BaseException as error:  # noqa: BLE001  boundary: any exception of the code is its own
+    except BaseException as error:  # noqa: BLE001  boundary: exceptions of the code are reported, not raised
         _report(error)
         return 1
     return 0
@@ -51,7 +51,7 @@ def _report(error: BaseException) -> None:
 
 
 def finish(code: int) -> None:
-    """End the process. An exception while it ends changes the exit code only if that was 0."""
+    """End the process. An exception while the process ends changes the exit code only if the code was 0."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
         atexit._run_exitfuncs()  # noqa: SLF001
@@ -72,7 +72,7 @@ def _flush_files() -> None:
     # Objects of the process from which this one was forked are frozen, so they are not visited.
     for each in gc.get_objects():
         with contextlib.suppress(BaseException):
-            if issubclass(type(each), io.IOBase):  # an instance could pretend to be one
+            if issubclass(type(each), io.IOBase):  # isinstance trusts `__class__`, which a program can fake
                 each.flush()
     del sys.modules["__main__"]
     gc.collect()

@@ -65,7 +65,7 @@ def _rows(partition: str, keys: list[str], tags: list[TagValues]) -> Rows:
 
 
 def for_workers(rows: Rows, also: Collection[str] = (), without: Collection[str] = ()) -> Rows:
-    """Rows for a worker: with their tensor fields except `without`, and with the fields `also`; without tags.
+    """Return the rows for a worker. They have the tensor fields except `without`, the fields `also`, and no tags.
 
     Workers unpack every field that they get into rows, twice, and most of this work would be for columns of the
     dataset.
@@ -133,8 +133,8 @@ def save(folder: Path) -> int:
 def restore(folder: Path) -> None:
     """Load the tasks and rows written by `save`, except rows that are not needed.
 
-    The files have the rows of the step that was saved, because they are cleared after the save. A task that had not
-    finished restarts.
+    The files still contain the rows of the step that was saved, because a step's rows are cleared after its save. A
+    task that had not finished restarts.
     """
     tq.load_checkpoint(folder)
     if needless := without_finished_task(listed(TRAIN)):
@@ -191,7 +191,7 @@ class _Batch:
 
 
 class Writer:
-    """Puts the rows of tasks that end together in one call: a call costs as much as a hundred rows."""
+    """Writes the rows of tasks that end together in few calls, because a call costs as much as a hundred rows."""
 
     def __init__(self) -> None:
         self._writing = asyncio.Lock()
@@ -217,7 +217,8 @@ class Writer:
 
 
 def _alike(rows: Sequence[StoredRow]) -> Iterable[list[StoredRow]]:
-    """Group rows whose fields make columns: position ids of a policy that reads images have one more dimension."""
+    """Group rows whose fields have the same numbers of dimensions, because only such rows can share columns. Position
+    ids of a policy that reads images have one more dimension."""
     groups: dict[tuple[int | None, ...], list[StoredRow]] = {}
     for row in rows:
         dimensions = tuple(field.dim() if isinstance(field, Tensor) else None for field in row.fields.values())

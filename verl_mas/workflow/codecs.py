@@ -313,8 +313,8 @@ WRAPPING = re.compile(r"[\[\]\"']")
 class ActionList:
     """Actions in order: `ActionList(("up", "down"))` reads `<actions>up, down</actions>`.
 
-    `actions` are words, in any case, or a pattern that matches one action. Blanks, commas, brackets and quotes between
-    actions are ignored, so a printed Python list can be read; any other text is malformed.
+    `actions` are words, in upper or lower case, or a pattern that matches one action. Whitespace, commas, brackets and
+    quotes between actions are ignored, so a printed Python list can be read; any other text is malformed.
     """
 
     actions: tuple[str, ...] | re.Pattern[str]

@@ -59,7 +59,7 @@ class Line:
         return self._copy(self.fork, name, probe=True)
 
     def forked(self, candidate: int, name: str = "fork") -> Line:
-        """Copy this line as the continuation of this candidate, whose acts are trained on."""
+        """Copy this line to continue a forked candidate. The acts are trained on, unless this line is a probe."""
         return self._copy(candidate, f"{name}/{candidate}", probe=self.probe)
 
     def _copy(self, fork: int | None, name: str, *, probe: bool) -> Line:

@@ -54,7 +54,7 @@ class Tool:
     """A tool with its OpenAI schema. Without `call`, the workflow answers its calls.
 
     The calls of one reply are made concurrently, except that calls of `in_order` tools are made one after another.
-    Calls of a tool that `acts` consist of acts, which have their own time limits, so `tool_timeout_s` does not apply.
+    `acts`: a call runs acts of agents. They have their own time limits, so `tool_timeout_s` does not apply.
     """
 
     schema: JsonObject

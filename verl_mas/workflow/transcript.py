@@ -1,6 +1,6 @@
 """A session record as a transcript, for terminals and notebooks.
 
-Model-written text is hostile, so control characters of terminals, and marks that reorder text, are escaped as `\\x1b`.
+Model-written text is hostile, so control characters, and marks that reorder text, are escaped, for example to `\\x1b`.
 """
 
 from __future__ import annotations

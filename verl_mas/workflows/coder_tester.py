@@ -17,7 +17,7 @@ from verl_mas.errors import ConfigError, DataError
 from verl_mas.workflow import Malformed, Outcome, Reply, Task, Team, register_workflow
 
 VALID, RIGHT = 0.2, 0.8
-# Below the reward of every readable test: a test that every program fails gets 0, and the most harmful one -1.
+# Reward of an unreadable test. It is lower than the reward of every readable test, which is at least -1.
 CURE_MALFORMED = -1.2
 
 
@@ -32,7 +32,8 @@ class CaseScore:
 
 
 async def at_grpo(runner: Runner, tests: Sequence[Test | None], attempts: Sequence[ProgramAttempt]) -> list[CaseScore]:
-    """Score a test: 0.2 if the golden program ends by itself on the input, and 0.8 if the test expects its output."""
+    """Score tests: 0.2 if the golden program ends normally on the test's input, plus 0.8 if the test expects the output
+    of the golden program."""
     golden = runner.problem.golden
     if golden is None:
         return [CaseScore(None, None)] * len(tests)
@@ -68,7 +69,7 @@ async def cure(runner: Runner, tests: Sequence[Test | None], attempts: Sequence[
             scores.append(CaseScore(CURE_MALFORMED, False))
             continue
         is_right = all((program, number) in passed for program in right)
-        # They fail a right test, or pass a wrong one.
+        # Count the wrong programs that fail a right test, or that pass a wrong test.
         counted = [((program, number) in passed) is not is_right for program in wrong]
         share = sum(counted) / len(wrong) if wrong else 1.0
         scores.append(CaseScore(share if is_right else -share, is_right))
@@ -120,8 +121,8 @@ class CoderTester(CodeTeam):
 
     agents = ("coder", "tester")
     tester_reward: Literal["at_grpo", "cure"] = "at_grpo"
-    """at_grpo: 0.2 for a valid test and 0.8 for a right one, by the golden program. cure: by which of the coder's
-    candidates pass it."""
+    """at_grpo: 0.2 for a valid test and 0.8 more for a right test, judged by the golden program. cure: a score that
+    depends on which of the coder's candidates pass the test."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -185,8 +186,8 @@ class CoderTester(CodeTeam):
     async def score(
         self, replies: Sequence[Reply], probes: Sequence[WrittenTest | None], written: Written, runner: Runner
     ) -> Sequence[CaseScore]:
-        """Reward the tester's candidates. Their team part is that of the committed program, and so equal for all of
-        them."""
+        """Reward the tester's candidates. The team's part of their rewards is the reward of the committed program, so
+        it is equal for all candidates."""
         give_team_parts(replies, [self.value(written.committed)] * len(replies))
         if self.sparse:
             for reply in replies:

@@ -28,15 +28,15 @@ class Debate(WithGrader):
     """Answers of each debater. 1: a vote without a debate."""
 
     judge: bool = False
-    """Whether an agent `judge` reads the last answers and decides. Otherwise the most frequent answer is the team's;
-    of equally frequent ones the one of the debater with the lowest number."""
+    """Whether an agent `judge` reads the last answers and decides. Otherwise the most frequent answer is the team's. In
+    a tie, the team's answer is the one that comes first in the order of the debaters."""
 
     answer_reward: NotNegative = 0.0
     """The own reward of an act whose answer is right. 0: the team's reward alone."""
 
     influence: Share = 0.0
-    """Above 0, the own reward of an act counts later answers too, those of all debaters and each round by this factor
-    less: the reward of MAPoRL. 0: whether its own answer is right."""
+    """Weight of later answers in the own reward of an act, as in MAPoRL: the answers of all debaters count, and their
+    weight is multiplied by this factor for every round. 0: only the act's own answer counts."""
 
     @property
     def agents(self) -> Sequence[str]:

@@ -68,7 +68,7 @@ class Node:
 
 @register_workflow("recursive")
 class Recursive(WithGrader):
-    """Parts and answers are texts; for others override `whole`, `moves`, `opening`, `following` and `success`.
+    """Parts and answers are strings; for other types override `whole`, `moves`, `opening`, `following` and `success`.
 
     The copies at depth d are the agent `solver_d`, and a copy's acts are one conversation. A copy has a budget of acts:
     one to delegate, one to answer, and the rest in equal parts for the copies of a round.
@@ -87,11 +87,11 @@ class Recursive(WithGrader):
     """Tokens that all copies of a session may generate; more are a fault. null: any number."""
 
     bonus: NotNegative = 0.4
-    """Weight of the mean success of the copies that a copy delegated to, in the reward of this copy (RAO's lambda)."""
+    """Weight, in a copy's reward, of the mean success of the copies that it delegated to (RAO's lambda)."""
 
     parallel: Share = 0.0
-    """PARL's weight of delegating to two or more copies at once, in place of success, at the first training step. It
-    falls to 0 at the last step. Kimi K2.5 uses 0.1."""
+    """Weight of PARL's term for delegating to two or more copies at once, at the first training step; success has the
+    remaining weight. The weight falls to 0 at the last step. Kimi K2.5 uses 0.1."""
 
     @property
     def agents(self) -> Sequence[str]:

@@ -199,7 +199,7 @@ THERE: Mapping[str, Mapping[str, object]] = {
     "attention_of_gpu": {"verl_mas.checks.rules.engines.old_gpu": lambda: "a V100"},
 }
 # A public thread, a page or a commit of ours that says what had happened, or a script of verl.
-WITNESS = re.compile(r"[\w./-]+#\d+|(docs|patches)/[\w-]+\.md|commit [0-9a-f]{8}|verl's own scripts?")
+WITNESS = re.compile(r"[\w./-]+#\d+|(docs|patches)/[\w/-]+\.md|commit [0-9a-f]{8}|verl's own scripts?")
 
 
 @pytest.fixture

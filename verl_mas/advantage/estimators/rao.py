@@ -1,4 +1,4 @@
-"""RAO (arXiv 2605.06639): an agent that spawns itself is compared with the first copies of the other sessions."""
+"""RAO (arXiv 2605.06639) for an agent that spawns itself: the baseline is the root agent's score in other sessions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rao(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
 
 
 def _share_of_main(batch: AdvantageInput, main: str) -> Tensor:
-    """Return a weight per row [N]: the acts of `main` in a session count once together, and other acts do not count."""
+    """Return a weight per row [N]: the acts of `main` in a session share a weight of 1; other acts have weight 0."""
     agents, owners = batch.codes("agent"), batch.partition("task", "session", "agent")
     known = list(map(str, batch.agents or agents.names))
     if main not in known:

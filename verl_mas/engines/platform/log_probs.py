@@ -12,12 +12,14 @@ from torch import Tensor
 DIFF = "upstream/block-log-probs.patch"
 REPLACED = "logprobs_from_logits_v2"
 # Number of logits in a block, by device. Apart from the logits and their gradient, only float32 copies of a block are
-# held: as much as the caches of a CPU hold, or 64 MiB, which keeps a GPU busy for longer than a kernel takes to start.
+# held. On a CPU, a copy fits in the caches. On a GPU, it has 64 MiB, which take longer to compute than a kernel takes
+# to start.
 BLOCKS = {"cpu": 1 << 20, "cuda": 1 << 24}
 
 
 class LogProbs(torch.autograd.Function):
-    """The log-prob of one label per token. Sums are in float32, as in flash-attn's cross entropy, or in float64."""
+    """The log-prob of one label per token. Sums are in float32, as in flash-attn's cross entropy, or in float64 if the
+    logits are in float64."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:

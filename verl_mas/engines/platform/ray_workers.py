@@ -2,8 +2,8 @@
 
 A run has about ten worker processes. Each would import verl, torch and transformers, which takes 7 s of a core and 400
 MB; a fork takes milliseconds and shares the memory. Ray starts each worker by the `py_executable` of the runtime
-environment. This is `hand_over`, which has the worker forked by `forked_worker`. A worker that cannot be forked imports
-for itself.
+environment. Here this is `hand_over`, which asks `forked_worker` to fork the worker. A worker that cannot be forked
+imports for itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from omegaconf import DictConfig, open_dict
 from verl_mas.config import cluster
 
 logger = logging.getLogger(__name__)
-# Another version of Ray may keep more of a worker's variables when it is imported, and the worker would not start.
+# Another version of Ray may read more of a worker's environment at import, and forked workers would then not start.
 TESTED_RAY = "2.60."
 HAND_OVER = Path(__file__).with_name("hand_over.py")
 # A process with threads cannot be forked. torch would start threads, and so would pyarrow's allocator.

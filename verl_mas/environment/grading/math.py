@@ -36,8 +36,10 @@ LIMIT_S = 2.0
 
 
 class Grade(enum.Enum):
-    """The result of a check by `AnswerChecker`. Only CORRECT gets a reward; a run counts the other grades
-    separately."""
+    """The result of a check by `AnswerChecker`.
+
+    Only CORRECT gets a reward; a run counts the other grades separately.
+    """
 
     CORRECT = "correct"
     WRONG = "wrong"

@@ -20,8 +20,8 @@ def normalise(text: str) -> str:
 
 
 def golden_answers(truth: object) -> list[str]:
-    """List every accepted answer in a text, a list of texts, or Search-R1's `{"target": [...]}`; there is at least
-    one."""
+    """List the accepted answers (at least one) of a ground truth, which is a string, a list of strings, or Search-R1's
+    `{"target": [...]}`."""
     if unknown(truth):
         return [UNKNOWN]
     answers = truth["target"] if isinstance(truth, Mapping) and "target" in truth else truth
@@ -44,7 +44,7 @@ def exact_match(answer: str, golden: list[str]) -> float:
 
 
 def f1(answer: str, golden: list[str]) -> float:
-    """Return the F1 of the words, for the accepted answer that gives the highest F1."""
+    """Return the highest F1 of the words over all accepted answers."""
     return max(_f1(normalise(answer).split(), normalise(accepted).split()) for accepted in golden)
 
 

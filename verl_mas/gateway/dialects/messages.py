@@ -1,4 +1,4 @@
-"""Anthropic's Messages."""
+"""The protocol of Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _tool(given: JsonObject, where: str) -> JsonObject:
 
 
 def _arguments(given: object) -> str:
-    """Return the arguments of a call as a JSON string, as they were sampled if they were not an object."""
+    """Return the arguments of a call as a JSON string, or as the sampled text if that was not a JSON object."""
     invalid = given.get(INVALID) if isinstance(given, dict) and len(given) == 1 else None
     return invalid if isinstance(invalid, str) else json.dumps(given or {})
 

@@ -50,7 +50,7 @@ def _of_team(record: Record, team: str) -> Record:
         for message in reply:
             _add(own, message, timestamp=time, model_name=act["policy"])
         own[-1] |= _numbers(act, sum(message["role"] == "assistant" for message in reply))
-        # Where the prompt starts, and the reply starts and ends, among the messages of the agent.
+        # Indices in the messages of the agent: start of the prompt, start of the reply, end of the reply.
         own[-1]["extra"][PLACE] = [starts[agent], len(written[agent]) - len(reply), len(written[agent])]
         result = {"content": act["text"], "subagent_trajectory_ref": [{"trajectory_id": f"{key}_{agent}"}]}
         step = {"source": "agent", "message": "", "timestamp": time, "llm_call_count": 0, "extra": {"agent": agent}}

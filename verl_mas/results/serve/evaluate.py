@@ -1,5 +1,5 @@
 """Sessions of a trained team on the tasks of a file, and their results. Each session is written when it has ended, so
-an evaluation that was stopped continues."""
+an evaluation that was stopped can be continued."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _record_of(ended: EndedSession, key: Key) -> Fields:
         "source": session.task.data_source or "unknown",
         "failed": failed,
         "reward": reward,
-        # As in validation: the accuracy, if the scorer returns one.
+        # The accuracy if the scorer returns one, else the reward, as in validation.
         "value": reward if accuracy is None else float(str(accuracy)),
         "info": {} if failed else session.info,
         "answer": session.answer,

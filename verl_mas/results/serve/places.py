@@ -36,7 +36,7 @@ def open_export(folder: Path) -> TeamFile:
 
 
 def places(folder: Path, team: TeamFile, policies: list[str]) -> dict[str, Place]:
-    """Find the weights of these policies; refuse all policies of which a part is missing."""
+    """Find the weights of these policies. Raises ConfigErrors for all missing and incomplete files at once."""
     placed, missing = {}, []
     for name in policies:
         policy, own = team.policies[name], folder / name

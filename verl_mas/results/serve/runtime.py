@@ -144,8 +144,8 @@ class Runtime:
         acting = list(dict.fromkeys(member.spec.policy for member in self.members.values()))
         given = {name: policies[name].remote for name in acting}
         at = {name: remote for name, remote in given.items() if remote is not None}
-        # Pass no model for a policy with a folder. Its `model` is the base from which training started, and an endpoint
-        # that serves the adapter also lists this base.
+        # Pass no model name for a policy with a folder. Its `model` is the base model, which an endpoint that serves
+        # the adapter also lists, so the name would select the base model.
         at |= remotes(endpoints, {name: None if policies[name].folder else policies[name].model for name in acting})
         here = [name for name in acting if name not in at]
         clients: dict[str, LLMClient] = {name: OpenAIClient.of(remote) for name, remote in at.items()}

@@ -25,7 +25,7 @@ FILE = "metrics.jsonl"
 DROPPED = "metrics.dropped.jsonl"
 METRICS = "metrics"
 RECORDED = "its metrics, some 10 kB per step,"
-LOGGER, VERLS = "file", "data"  # name of verl's logger of such lines, and its key for METRICS
+LOGGER, VERLS = "file", "data"  # name of verl's logger for JSON lines, and the key that it writes instead of METRICS
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class MetricsFile:
 
 
 def read_steps(file: Path) -> list[Step]:
-    """Read the steps of a metrics file, or of a file of verl's `file` logger, by number; empty without a file.
+    """Read a metrics file, or a file of verl's `file` logger. Returns the steps sorted by number; empty without a file.
 
     An incomplete last line is skipped: it is being written, or a kill has cut it.
     """

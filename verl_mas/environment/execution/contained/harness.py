@@ -1,12 +1,12 @@
 """Plain values as JSON, and calls of functions that a program defines.
 
-Three kinds of processes run this file: the caller, a contained program, and a remote service, to which its text is sent
-in front of the program. So it imports only the standard library, and runs on Python 3.9 and later.
+Three kinds of processes run this file: the caller, a contained program, and a remote service, which gets this source
+code followed by the program. So the file imports only the standard library, and runs on Python 3.9 and later.
 
 A plain value is None, a bool, int, float, complex, str or bytes, or a list, tuple, set, frozenset or dict of these. Its
 type is exactly one of these, since an instance of a subclass may compare equal to anything. Lists and most scalars are
-JSON; the other values are objects with one key, which is the type. Text from a program is read with bounded size and
-depth.
+written as plain JSON; any other value is an object whose only key is the type. Text from a program is read with bounded
+size and depth.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from itertools import accumulate
 
 MAX_BYTES = 1_000_000  # limit of all answers of a program together
 MAX_DEPTH = 50
-# A level of a value is up to three levels of JSON: {"dict": [[key, value]]}. An answer is one more.
+# A level of a value is up to three levels of JSON: {"dict": [[key, value]]}. An answer adds one level.
 _MAX_JSON_DEPTH = 3 * (MAX_DEPTH + 1) + 1
 _MAX_DIGITS = 20  # Longer numbers are hexadecimal, because reading decimal digits takes quadratic time.
 # Python refuses to print integers of more than 4,300 decimal digits, so such an integer would raise an error wherever a
@@ -34,7 +34,7 @@ CallParts = tuple[str, Sequence[object], Mapping[str, object]]
 
 
 class NotPlain(ValueError):
-    """A value that is not plain, or a text that `dumps` does not write."""
+    """A value that is not plain, or a text that `dumps` cannot have written."""
 
 
 def dumps(value: object) -> str:
@@ -97,7 +97,7 @@ def _untagged(data: object, depth: int) -> object:
 
 
 def _encodable(text: str) -> str:
-    """Escape halves of characters (lone surrogates), which JSON can hold, but no file and no tokenizer takes."""
+    """Escape lone surrogates, which JSON can hold, but which UTF-8 files and tokenizers refuse."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

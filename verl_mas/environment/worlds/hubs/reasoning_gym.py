@@ -60,7 +60,8 @@ class Item:
 def item(task: str, settings: str, number: int) -> Item:
     """Get an item, cached for the sessions of a task, since slow tasks take hundreds of milliseconds per item.
 
-    Most tasks add the seed of a set and the index in it, so the seed of a set is the number of its first item.
+    Most tasks seed an item with the sum of the set's seed and the item's index in the set. So the seed of a set is the
+    number of its first item, and items of different sets have different seeds.
     """
     items = _items(task, settings, number - number % SET)
     return Item(items[number % SET], items)

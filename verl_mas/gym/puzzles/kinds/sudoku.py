@@ -102,7 +102,7 @@ def dig(rng: random.Random, solution: list[int], size: int, blanks: int) -> list
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """The constant part of a puzzle: the solution, and the digits that each cell may have given the printed ones."""
+    """The constant part of a puzzle: the solution, and the digits that the printed digits allow in each cell."""
 
     size: int
     solution: tuple[int, ...]
@@ -183,8 +183,8 @@ class Sudoku(Puzzle):
         return "\n".join(" ".join(text[start : start + size]) for start in range(0, len(text), size))
 
     def compact(self) -> str:
-        """A word of letters for each cell to fill, which can be one token: its row, column and digit, and the digits
-        that none of its peers has."""
+        """Format each cell to fill as one word of letters, which can be one token: the row, the column and the present
+        digit of the cell, then the digits that none of its peers has."""
         cells, size = self.cells, self.sheet.size
         words = []
         for cell, digits in enumerate(self.sheet.allowed):
