@@ -72,6 +72,7 @@ def files_of(folder: Path) -> list[SessionFile]:
     """List the files of a partition by step, attempt and worker. Other files are ignored."""
     files = []
     for path in {current(path) for path in folder.glob("*")}:
+        path = path if path.exists() else current(path)  # a worker may have compressed the file since
         name, *suffixes = path.name.partition(".")
         step, _, rest = name.partition("-")
         attempt, _, worker = rest.rpartition("-")

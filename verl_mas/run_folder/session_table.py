@@ -7,6 +7,7 @@ name first, so a process that is killed leaves a complete file or none.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,8 +17,10 @@ import pyarrow
 from verl_mas.run_folder.disk import whole_file
 from verl_mas.run_folder.records import LISTED, Listed, plain
 
+logger = logging.getLogger(__name__)
 SUFFIX = ".parquet"
 LEVEL = 9  # of zstd
+CHUNK = 2**16  # bytes to read at once
 SESSION, RECORD = "session", "record"  # the columns
 # These options of Parquet would only make small files larger.
 SMALL = {"use_dictionary": False, "write_statistics": False, "store_schema": False}
@@ -46,13 +49,21 @@ def read_entries(path: Path) -> list[Listed]:
 
 
 def read_lines(path: Path) -> list[bytes]:
-    """Read the lines of a file of records or advantages, plain or compressed. Raises OSError or ValueError if it is
-    damaged."""
+    """Read the lines of a file of records or advantages, plain or compressed. Raises OSError or ValueError if a Parquet
+    file is damaged; from another file, the lines before the damage are returned, with a warning."""
     if path.suffix == SUFFIX:
         return _column(path, RECORD)
+    content = bytearray()
     with pyarrow.input_stream(str(path)) as file:
-        content: bytes = file.read()
-    return content.splitlines(keepends=True)
+        try:
+            while part := file.read(CHUNK):
+                content += part
+        except OSError as error:
+            logger.warning(
+                "%s is damaged, and the lines from number %d are skipped: %s", path, content.count(b"\n") + 1, error
+            )
+            del content[content.rfind(b"\n") + 1 :]
+    return bytes(content).splitlines(keepends=True)
 
 
 def _column(path: Path, name: str) -> list[bytes]:

@@ -117,7 +117,8 @@ class ToolLoop:
         allowed, own = self.limits.rounds, self.spec.max_tool_rounds
         most = own if allowed is None else min(allowed, own)
         # Calls for the workflow end the act, so they need no further round.
-        limit = self.limits.parallel_calls if rounds < most or self._for_workflow(calls) else 0
+        first = calls[: self.limits.parallel_calls]
+        limit = self.limits.parallel_calls if rounds < most or self._for_workflow(first) else 0
         why = f"not called: the limit is {f'{limit} per reply' if limit else f'{most} rounds per act'}"
         return calls[:limit], [replace(call, error=why, left_out=True) for call in calls[limit:]]
 

@@ -32,8 +32,7 @@ class ToolResult:
 
 @dataclass
 class CallContext:
-    """Context of a tool call: the dataset row of its act, the messages so far, and the state that tools keep between
-    the calls of the act.
+    """Context of a tool call: the dataset row, the messages so far, and the state that tools keep within an act.
 
     Each candidate of a branch has its own context.
     """

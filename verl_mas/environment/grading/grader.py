@@ -52,8 +52,10 @@ GRADERS: Registry[Grader] = Registry("grader", package="verl_mas.environment.gra
 
 
 def grader(name: str, setting: str | None = None) -> Grader:
-    """Return the grader of that name: `await grader("em")(truth, answer)`. An error names the `setting` that has the
-    name."""
+    """Return the grader of that name: `await grader("em")(truth, answer)`.
+
+    An error names the `setting` that has the name.
+    """
     return GRADERS.find(name, setting)
 
 

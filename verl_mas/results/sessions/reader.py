@@ -114,6 +114,8 @@ class SessionIndex:
         try:
             record = unpacked(self._lines(path)[entry.line])
         except DAMAGED as error:
+            if current(entry.file) != path:  # a worker has compressed the file in the meantime
+                return self.read(entry)
             rule = "a record is where it was listed"
             fix = "copy the file again from where it was written, and list the sessions again"
             raise DataError(f"{path} is damaged or gone: {error}", rule=rule, fix=fix) from error
@@ -179,20 +181,21 @@ def entries_of(file: SessionFile) -> list[SessionEntry]:
     """List the sessions in a file. Damaged parts are skipped with a warning."""
     path = current(file.path)
     try:
-        rows = enumerate(read_entries(path)) if path.suffix == SUFFIX else _listed_in(path)
+        rows = [*(enumerate(read_entries(path)) if path.suffix == SUFFIX else _listed_in(path))]
+        if not rows:
+            logger.warning("%s is empty: the sessions that it had are gone", path)
         return [
             SessionEntry(**vars(row), attempt=file.attempt or None, file=file.path, line=line) for line, row in rows
         ]
     except DAMAGED as error:
+        if current(file.path) != path:  # a worker has compressed the file in the meantime
+            return entries_of(file)
         logger.warning("%s is damaged, and the sessions in it are skipped: %s", path, error)
         return []
 
 
 def _listed_in(path: Path) -> Iterator[tuple[int, Listed]]:
-    lines = read_lines(path)
-    if not lines:
-        logger.warning("%s is empty: the sessions that it had are gone", path)
-    for number, line in enumerate(lines):
+    for number, line in enumerate(read_lines(path)):
         try:
             yield number, listed(unpacked(line))
         except NOT_A_RECORD as error:

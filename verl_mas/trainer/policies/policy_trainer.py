@@ -185,7 +185,7 @@ class PolicyTrainer(LocalPolicy):
             self.train_policy(rows, metrics, counted)
         engines = {"actor": self.config.actor_rollout_ref.actor.get("fsdp_config")}
         if self.use_critic:
-            engines[CRITIC] = self.config.critic.fsdp
+            engines[CRITIC] = self.config.critic.get("fsdp")
         # verl uses a gradient scaler if the precision is fp16.
         scaled = [part for part, engine in engines.items() if PrecisionType.is_fp16(precision_of(engine))]
         check_finite(self.name, metrics, scaled)

@@ -161,7 +161,7 @@ def _run_main(source: bytes) -> int:
     linecache.cache[NAME] = (lambda: source.decode("utf-8", "replace"),)
     try:
         code = compile(source, NAME, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError, SystemError) as error:
         if isinstance(error, SyntaxError) and len(error.text or "") > _LONG_LINE:
             error.text = None  # do not print a long line
         traceback.print_exception(type(error), error, None)
