@@ -166,7 +166,7 @@ def compact(ids: Tensor, span: int | None = None) -> Partition:
 def to_tokens(advantages: Tensor, mask: Tensor) -> Tensor:
     """Return the row's advantage for each token with a response mask of 1, and 0 for the others.
 
-    The result is float32 [N, T], or jagged if the mask is.
+    The result is float32 [N, T], or jagged if the mask is. No other tensor of this size is allocated.
     """
     if mask.is_nested:
         tokens = to_tokens(per_token(advantages, mask), mask.values().unsqueeze(1)).squeeze(1)
