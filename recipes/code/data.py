@@ -102,7 +102,7 @@ async def _judged(
 
 
 def _identity(part: Sequence[RowSource]) -> list[object]:
-    """Identify the sources of a journal: name, record, and the size and time of a file."""
+    """Identify the sources of a journal by their names, records, and the sizes and modification times of files."""
     identities: list[object] = []
     for source in part:
         path = source.record.get("file")
@@ -112,11 +112,11 @@ def _identity(part: Sequence[RowSource]) -> list[object]:
 
 
 JOURNAL = "judged.jsonl"
-# The start of the part of a statement that each set writes in its own way.
+# The first heading of a statement, such as Input or Examples. From there on, each set has its own way of writing.
 SECTION = re.compile(r"^[^\w\n]*(sample |example )?(input|output|examples?|constraints?)\b[^a-z\n]*$", re.I | re.M)
 FORMATTING = re.compile(r"\\[a-zA-Z]+|[^a-z0-9]")
-NARRATIVE = 60  # shorter texts before the first section do not tell tasks apart
-PROGRESS_S = 15.0  # Seconds between two states of the progress
+NARRATIVE = 60  # characters; a shorter text before the first section does not identify a task
+PROGRESS_S = 15.0  # The least seconds between two updates of the progress bar
 
 
 class CodeItem(Item):
@@ -124,7 +124,10 @@ class CodeItem(Item):
 
     @property
     def key(self) -> str:
-        """The narrative without formatting, since sets write formulas, headings and examples in several ways."""
+        """The text before the first section, or the whole question if this text is short.
+
+        Formatting is removed, because sets write formulas, headings and examples in several ways.
+        """
         section = SECTION.search(self.question)
         narrative = _plain(self.question[: section.start()] if section else self.question)
         return narrative if len(narrative) >= NARRATIVE else _plain(self.question)
@@ -135,7 +138,7 @@ def _plain(text: str) -> str:
 
 
 class Journal:
-    """Rows judged so far, by split, set and number. A journal of other settings is started over."""
+    """Rows judged so far, by split, set and row number. A journal of other data or settings is started over."""
 
     def __init__(self, path: Path, settings: Mapping[str, object]):
         self.path = path

@@ -1,7 +1,7 @@
 """Formats of public sets of programming tasks, and of a user's own files, converted to one kind of draft.
 
-A file's format is recognised by its columns. Nothing in a row is evaluated: texts are read as JSON, and LiveCodeBench's
-pickled texts by an unpickler that finds no class.
+A file's format is recognised by its columns. No code in a row is executed: texts are parsed as JSON, and
+LiveCodeBench's pickled texts are loaded by an unpickler that refuses every class.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from verl_mas.environment.execution.unit_tests import Returns, Stdio, Test, read
 from verl_mas.environment.retrieval.files import Row
 from verl_mas.errors import DataError
 
-PYTHON_3 = 3  # in CodeContests' solutions.language
-UNPACKED_BYTES = 1 << 30  # of one row's hidden tests
+PYTHON_3 = 3  # the number of Python 3 in CodeContests' solutions.language
+UNPACKED_BYTES = 1 << 30  # the largest size of one row's hidden tests
 OWN_FORMAT = (
     'question is a text; tests is a list of {"input": ..., "output": ...} or of texts "assert f(1) == 2", whose values '
     "are literals; golden is a text or a list of texts; time_limit_s is a number"
@@ -94,7 +94,7 @@ def read(row: Row, number: int, source: str, form: Format) -> Draft:
         if not _text(draft.question).strip() or "\0" in draft.question:
             raise Dropped(Drop.NO_QUESTION)
         return draft
-    # Errors for text that is not JSON, values of another type, missing fields, and endless nesting.
+    # These errors are raised for text that is not JSON, values of a wrong type, missing fields, and too deep nesting.
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         if not form.mine:
             raise Dropped(Drop.UNREADABLE_TESTS) from error
@@ -109,7 +109,7 @@ def _apps(row: Row) -> Draft:
 
 
 def _deepcoder(row: Row) -> Draft:
-    """Read `tests`, which is like APPS' input_output, or a list with a function's name in each test."""
+    """Read DeepCoder, whose `tests` are like APPS' input_output, or a list of tests that may each name a function."""
     tests, row = _json(row["tests"]), {**row, "question": row["problem"]}
     if isinstance(tests, list):
         rows = [_mapping(test) for test in tests]
@@ -173,7 +173,7 @@ def _own_test(test: object) -> Test:
 
 
 def _with_function(row: Row, given: Row, golden: Sequence[str]) -> Draft:
-    """Read APPS' form: without `fn_name`, inputs are standard input; with it, each is a list of arguments."""
+    """Read APPS' form: with `fn_name`, each input is a list of arguments; without, it is the standard input."""
     question, name = row["question"] or "", given.get("fn_name")
     inputs, outputs = _list(given.get("inputs")), _list(given.get("outputs"))
     if not name:
@@ -218,7 +218,7 @@ def _function(name: str, code: str) -> str:
 
 
 def _with_starter(question: str, name: str | None, starter: str | None) -> str:
-    """Name the function in a task about a function, because its tests call it by name."""
+    """Add the function's starter code or name to the question, because the tests call the function by its name."""
     if not name:
         return question
     if starter and starter.strip():
@@ -227,7 +227,7 @@ def _with_starter(question: str, name: str | None, starter: str | None) -> str:
 
 
 def _returns(function: str, args: object, expected: Plain) -> Returns:
-    """Read arguments and expected value as they are or, from texts, with one JSON value per line."""
+    """Make a test of a function. If `args` is a text, each line is a JSON value, and `expected` is a JSON text, too."""
     if isinstance(args, list):
         return Returns(Call(function, args), expected)
     values = [json.loads(line) for line in _text(args).split("\n") if line.strip()]
@@ -235,7 +235,7 @@ def _returns(function: str, args: object, expected: Plain) -> Returns:
 
 
 def _json(given: object) -> object:
-    """Parse a JSON text, None for an empty one. Other values are returned unchanged."""
+    """Parse a JSON text; an empty text becomes None. Values that are not texts are returned unchanged."""
     if isinstance(given, str):
         return json.loads(given) if given.strip() else None
     return given
@@ -263,7 +263,7 @@ def _texts(given: object) -> list[str]:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{str(value)[:80]!r} is not a text")
-    value.encode()  # raises, because JSON can hold half a surrogate pair, but a file cannot
+    value.encode()  # raises for half a surrogate pair, which JSON can hold, but a file cannot
     return value
 
 
@@ -282,7 +282,7 @@ class _NoClasses(pickle.Unpickler):
 
 
 def _hidden(text: str) -> list[object]:
-    """Read hidden tests: JSON, or base64 of zlib of a pickled JSON text."""
+    """Read hidden tests: a JSON text, or a JSON text that was pickled, compressed by zlib and encoded in base64."""
     try:
         return _list(text)
     except json.JSONDecodeError:

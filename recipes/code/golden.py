@@ -17,7 +17,7 @@ from verl_mas.environment.execution.problem import Problem
 from verl_mas.environment.execution.unit_tests import Returns, Stdio, Test, run_tests
 from verl_mas.errors import DataError
 
-EXAMPLE_CHARACTERS = 2_000  # longer inputs are not searched for in a statement
+EXAMPLE_CHARACTERS = 2_000  # a test with a longer input and output is not searched for in a statement
 
 
 class ExamplesFrom(str, Enum):
@@ -186,7 +186,7 @@ class Judge:
         )
 
     async def _outcome(self, program: str, tests: Sequence[Test], limits: Limits) -> GoldenOutcome:
-        # Run one test first, because a Python 2 program, or one that hangs, then costs a single run.
+        # Run one test first, so that a Python 2 program, or a program that hangs, costs a single run.
         verdicts = await run_tests(self.executor, program, tests[:1], limits)
         if verdicts[0].status is Status.OK:
             verdicts += await run_tests(self.executor, program, tests[1:], limits)
@@ -196,7 +196,7 @@ class Judge:
 
 
 def _question(draft: Draft, chosen: Chosen) -> str:
-    """Return the statement with its examples. A first test that serves as the example is added to it."""
+    """Return the statement. If it has no example, the first test is appended as one, unless it is also hidden."""
     question, example = draft.question.strip(), chosen.examples[0]
     if chosen.examples_from is not ExamplesFrom.FIRST_TEST or example in chosen.tests:
         return question
@@ -206,7 +206,8 @@ def _question(draft: Draft, chosen: Chosen) -> str:
 
 
 def _readings(draft: Draft) -> list[Draft]:
-    """Return the possible meanings of the tests, `[3]` or `3`. A golden program shows which one is right."""
+    """Return a draft for each possible meaning of the expected values: `[3]` means a list, or 3. A golden program shows
+    which meaning is right."""
     if not draft.wrapped:
         return [draft]
     contents = [

@@ -109,8 +109,10 @@ def draw_numbers(rng: random.Random, count: int) -> Numbers:
 
 
 def problem(program: Program, rng: random.Random) -> Problem:
-    """Make a problem with one example, and with hidden tests that few programs differing in one part pass, and the twin
-    program never, if there is one."""
+    """Make a problem with one example, and with hidden tests that few wrong programs pass.
+
+    A wrong program differs from `program` in one part. If possible, the twin program fails every hidden test.
+    """
     inputs: dict[Numbers, None] = {}
     while len(inputs) < CANDIDATES:
         numbers = draw_numbers(rng, rng.randint(1, 5))
@@ -151,8 +153,8 @@ def tasks(count: int, *, split: str = TRAIN, seed: int = 0) -> list[Item]:
     return [Item(question(program, of), of.text(), "programs") for program, of in problems]
 
 
-# Shares of `noise`: the probability that a part other than the condition is random, and that a tester makes a coder's
-# mistakes.
+# Factors of `noise`. The products are the probability that a part other than the condition is random, and the
+# probability that a tester makes a coder's mistakes.
 _OTHER_PARTS, _TESTS = 0.2, 0.4
 _ONE = 0.6  # the share of tests with one number; the others have two numbers, and are harder to get right
 
@@ -160,8 +162,8 @@ _ONE = 0.6  # the share of tests with one number; the others have two numbers, a
 def lessons(*, noise: float, seed: int = 0) -> Iterator[Lesson]:
     """Yield demonstrations endlessly, on training tasks only.
 
-    With probability `noise` a program confuses its condition with its twin, so above one half the mistake is more
-    frequent than the right condition. The single coder has the same prompts.
+    With probability `noise`, a program has the twin of its condition. So if `noise` is above one half, the mistake is
+    more frequent than the right condition. The control, a single coder, has the same prompts as the team's coder.
     """
     rng = random.Random(f"lessons {seed}")
     args = {"text": "compact", "max_turns": 2, "execution": {"executor": f"{__name__}:Interpreter"}}
@@ -204,7 +206,7 @@ class CodingExperts:
 
 
 class Interpreter(Executor):
-    """Interprets the expert's programs, which are known, without a process: thousands per second."""
+    """Computes the output of the expert's programs, which are all known, without a process: thousands per second."""
 
     def __init__(self, settings: Execution):
         self._known = {program.code: program for split in (TRAIN, TEST) for program in programs(split)}

@@ -1,4 +1,4 @@
-"""Public sets of programming tasks. APPS, LiveCodeBench and TACO have loading scripts, so their files are named."""
+"""Public sets of programming tasks. APPS, LiveCodeBench and TACO need loading scripts, so we name their files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Six pages of many words, one of which is wanted of each: together three times what a context holds.
+"""Tasks with six pages and one wanted word on each page. All pages together are three times as long as the context.
 
-The pages, demonstrations of three ways to read them, and the workflows of these ways.
+This file has the pages, demonstrations of three ways to read them, and the workflows of these ways.
 
     python recipes/folded/pages.py --out runs/folded --noise 0.1
 """
@@ -29,14 +29,14 @@ from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow.folding import Branch, Folding, FoldingRules
 
 PAGES, VALUES = "uvwxyz", "ABCDEFGH"
-FILLER, WORDS = string.ascii_lowercase[:13], 32  # of a page
-# A call, as this model writes it: a mark and an argument. FINAL is not a call.
+FILLER, WORDS = string.ascii_lowercase[:13], 32  # the filler words, and the number of words on a page
+# This model writes a call as a mark and an argument. FINAL is not a call: it is the mark of the answer.
 CALLS = {" >": ("branch", "prompt"), " [": ("page", "name"), " <": ("return", "message")}
 FINAL, BEGUN = " =", " !"
-ENDED = TURN_END + "\n"  # how verl ends a turn that it continues
+ENDED = TURN_END + "\n"  # verl ends a turn with this text if the conversation continues
 # The last word of a question: how the model reads the pages.
 FOLDED, WINDOW, NOTES = " $", " ?", " #"
-WINDOW_TOKENS = 64  # of a prompt without branches
+WINDOW_TOKENS = 64  # the most tokens of a prompt without branches
 
 
 def words(texts: Sequence[str]) -> str:
@@ -45,7 +45,7 @@ def words(texts: Sequence[str]) -> str:
 
 
 class PagesItem(Item):
-    """A task is its pages."""
+    """A task, identified by its pages."""
 
     @property
     def key(self) -> str:
@@ -53,14 +53,14 @@ class PagesItem(Item):
 
 
 def draw(rng: random.Random) -> tuple[list[str], list[str]]:
-    """The pages, and the word that is wanted of each: its name and a value."""
+    """Draw the pages, and the wanted word of each page: the page's name and a value."""
     wanted = [name + rng.choice(VALUES) for name in PAGES]
     return [words(rng.sample([word, *rng.choices(FILLER, k=WORDS - 1)], WORDS)) for word in wanted], wanted
 
 
 @ToolParser.register("pages")
 class PagesParser(ToolParser):
-    """Calls of two words."""
+    """Parses calls of two words: a mark and an argument."""
 
     async def extract_tool_calls(
         self, responses_ids: list[int], tools: object = None
@@ -74,7 +74,7 @@ class PagesParser(ToolParser):
 
 
 def outcome(task: Task, text: str, **info: object) -> Outcome:
-    """The share of the words that the answer has in their places."""
+    """Reward the share of the wanted words that the answer has at the right position."""
     answer, wanted = text.split()[1:] if text.startswith(FINAL) else [], str(task.ground_truth).split()
     right = sum(given == word for given, word in zip(answer, wanted, strict=False)) / len(PAGES)
     return Outcome(answer=text, reward=right, info={"acc": right, "whole": float(right == 1), **info})
@@ -111,11 +111,11 @@ class FoldedPages(Workflow):
 
 
 class WindowPages(Workflow):
-    """A turn per page. Of a history that is too long, the oldest messages are dropped."""
+    """Reads one page per turn. If the history is too long, its oldest messages are dropped."""
 
     agents = ("solver",)
     mark: Literal[" ?", " #"] = " ?"
-    """A turn names the next page, after the word of the last one, or those of all before."""
+    """Words that a turn repeats before it names the next page. ` ?`: of the last page; ` #`: of all pages so far."""
 
     async def run(self, task: Task, team: Team) -> Outcome:
         pages = pages_of(task)
@@ -128,7 +128,7 @@ class WindowPages(Workflow):
 
 
 def thread(opening: str, turns: Sequence[tuple[str, str]]) -> Iterator[Lesson]:
-    """The lessons of a thread: replies, each with what follows it."""
+    """Yield the lessons of a thread. `turns`: each reply, and the text that follows it."""
     for reply, following in turns:
         yield Lesson("solver", opening, reply)
         opening += reply + ENDED + following
@@ -155,7 +155,7 @@ def windowed(pages: Sequence[str], found: Sequence[str], mark: str) -> Iterator[
 
 
 def _newest(history: Sequence[str]) -> str:
-    """What `truncation: drop_oldest` leaves of it."""
+    """Return the part of a history that `truncation: drop_oldest` keeps."""
     while 1 + sum(text.count(" ") + text.count(TURN_END) for text in history) > WINDOW_TOKENS:
         history = history[1:]
     return "".join(history)
@@ -163,7 +163,7 @@ def _newest(history: Sequence[str]) -> str:
 
 @DATA_SETS.register("pages")
 class Pages(Generated):
-    """Six pages of many words, one of which is wanted of each."""
+    """Tasks with six pages of many words, and one wanted word on each page."""
 
     warm_up = WarmUp(steps=600, batch=64, learning_rate=3e-3, lessons=25_000, texts=2_000, vocabulary=400, initial=0.1)
     rows = (2_000, 150)

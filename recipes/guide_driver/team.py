@@ -84,7 +84,7 @@ WORDS = 2  # in the guide's message: a row and a column
 PICTURE = "picture"
 Colour = tuple[int, int, int]
 LINE: Colour = (128, 128, 128)  # colour above and left of each cell in a picture
-LOOKS = 4  # in lessons with pictures, number of boards per board on which the driver moves
+LOOKS = 4  # in lessons with pictures, the driver moves on one of this many boards
 COLOURS: dict[str, Colour] = {FREE: (255, 255, 255), WALL: (0, 0, 0), GOAL: (0, 192, 0)}
 
 
@@ -102,7 +102,7 @@ class Drive:
 
 @register_workflow("guide_driver")
 class GuideDriver(States[Drive]):
-    """The guide writes two letters, the driver makes one move per act. Reaching the goal alone is rewarded."""
+    """The guide writes two letters, and the driver makes one move per act. Only reaching the goal is rewarded."""
 
     agents = ("guide", "driver")
 
@@ -110,7 +110,7 @@ class GuideDriver(States[Drive]):
     """The maximum number of moves."""
 
     speaks: Literal["once", "every_turn"] = "once"
-    """once: the guide writes before the first move. every_turn: before each move; it then knows the last one."""
+    """once: the guide writes before the first move. every_turn: it writes before each move, and knows the last move."""
 
     map: Literal["text", "picture"] = "text"
     """Form of the map for the agent that sees it. picture: a white image with black walls and a green goal."""
@@ -234,8 +234,8 @@ def _around(drive: Drive) -> str:
 def lessons(workflow: GuideDriver, size: Size, *, noise: float, seed: int = 0) -> Iterator[Lesson]:
     """Yield demonstrations endlessly, on training boards only, with the workflow's prompts.
 
-    `noise` is the share of messages that name an arbitrary cell, and of moves that are random. The messages for the
-    driver are always right, so that it learns to read them.
+    `noise` is the share of messages that name a random cell, and the share of random moves. The driver always gets the
+    right message, so that it learns to read messages.
     """
     rng = random.Random(f"lessons {seed}")
     number = FIRST_SEED * (seed + 1)
@@ -265,7 +265,7 @@ def lessons(workflow: GuideDriver, size: Size, *, noise: float, seed: int = 0) -
 
 @DATA_SETS.register("guide_driver")
 class GuideDriverData(Generated):
-    """Boards for a guide and a driver. In the test every board is there twice, once with messages of another one."""
+    """Boards for a guide and a driver. The test has each board twice; the second time the guide sees another board."""
 
     # A vocabulary without merges, so that every cell and letter is one token.
     warm_up = WarmUp(

@@ -44,7 +44,7 @@ team = graph.compile()
 
 
 def outcome(answer, colour, thing):
-    """The reward is the F1 score of the words if the colour is among them. Success is the two words alone."""
+    """The reward is the F1 score of the words, and 0 without the colour. `acc` is 1 for the two words and no others."""
     words = answer.lower().replace(".", " ").split()
     found = (colour in words) * (1 + (thing in words))
     reward = 2 * found / (len(words) + 2)

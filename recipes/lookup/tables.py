@@ -1,5 +1,5 @@
 """Tables of symbols, cut into shards. The question is which symbol is two steps from a given one, and the two steps are
-in different shards. A leader with workers that read one shard each answers it; the control is a single reader."""
+in different shards. The team is a leader with workers, each of which reads one shard. The control is one reader."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class LookupItem(Item):
 
 
 def tasks(count: int, shards: int, keys: int, *, split: str, seed: int = 0) -> list[LookupItem]:
-    """Draw random questions. The splits share no table, because there are too many tables for one to occur twice."""
+    """Draw random questions. There are so many possible tables that the splits share none in practice."""
     rng = random.Random(f"lookup {split} {seed}")
     drawn = [draw(shards, keys, rng) for _ in range(count)]
     return [
@@ -177,7 +177,7 @@ class LookupMoves:
 
 @register_workflow("sharded_lookup")
 class ShardedLookup(Delegating):
-    """A worker per symbol to look up and shard. Prompts are of a few words, for tiny models."""
+    """Starts a worker for each pair of a symbol to look up and a shard. Prompts have few words, for tiny models."""
 
     max_rounds: Count = 2
     max_workers: Count = 8
@@ -212,8 +212,11 @@ class ShardedLookup(Delegating):
 
 @register_workflow("single_reader")
 class SingleReader(Workflow):
-    """`window=all`: one act that reads the whole table and writes both steps. `window=shard`: acts that read one shard
-    after the other, with what was found so far, each at most twice."""
+    """Reads the table in one act, or shard by shard.
+
+    `window=all`: one act reads the whole table and writes both steps. `window=shard`: each act reads one shard and the
+    symbols found so far, and each shard is read at most twice.
+    """
 
     agents = ("reader",)
     window: Literal["all", "shard"] = "shard"
@@ -239,8 +242,8 @@ _NOTHING = 0.4
 
 
 def lessons(shards: int, keys: int, *, noise: float, worker_noise: float, seed: int = 0) -> Iterator[Lesson]:
-    """Yield demonstrations endlessly. `noise`: the share of wrong replies of the leader; `worker_noise`: of workers and
-    readers."""
+    """Yield demonstrations endlessly. `noise`: the share of wrong replies of the leader; `worker_noise`: the share of
+    wrong replies of workers and readers."""
     rng = random.Random(f"lookup lessons {seed}")
     experts = LookupExperts(shards * keys, noise, worker_noise, rng)
     teams = [resolve(WorkflowSpec("sharded_lookup", args={"max_workers": shards}))]
@@ -251,7 +254,7 @@ def lessons(shards: int, keys: int, *, noise: float, worker_noise: float, seed: 
         for team in teams:
             for lesson in demonstrate(team, task, experts):
                 if lesson.agent == "leader" or findings(lesson.prompt) or rng.random() < _NOTHING:
-                    # verl ends a turn of a conversation with a line break, whatever the chat template.
+                    # verl ends a turn of a conversation with a line break, whatever chat template is used.
                     yield replace(lesson, prompt=lesson.prompt.replace(TURN_END, f"{TURN_END}\n"))
 
 
@@ -302,7 +305,7 @@ def findings(prompt: str) -> list[str]:
 
 @DATA_SETS.register("lookup")
 class Lookup(Generated):
-    """Two steps through a table in shards, for a team or one agent, with the control of shuffled shards."""
+    """Questions of two steps through a table in shards, for a team or one agent, and a control with shuffled shards."""
 
     warm_up = WarmUp(
         steps=1_000, batch=64, learning_rate=2e-3, lessons=15_000, texts=2_000, vocabulary=4_096, initial=0.1

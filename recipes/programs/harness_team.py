@@ -1,8 +1,9 @@
 """A coding harness as an agent: `python harness_team.py opencode|codex|claude`, with the harness on the PATH.
 
 The planner writes a plan. The programmer, which is the harness, carries it out with its own tools in a folder of the
-session. Each function below has the command, and the settings and variables, with which a harness asks the gateway and
-no other server, and asks in short prompts: without `prompt`, `model_instructions_file` and `--bare` it sends its own.
+session. Each function below returns the command and the environment variables of one harness. Its settings make the
+harness send requests to the gateway only, and with short prompts: without `prompt`, `model_instructions_file` or
+`--bare`, a harness sends its own prompt.
 """
 
 import json
@@ -17,9 +18,9 @@ from pathlib import Path
 
 BASE, KEY = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
 INSTRUCTIONS = "You are a coding agent. Use your tools, then reply in one sentence."
-# Commands of the model see no process but those of the harness: this one has the ground truth.
+# This process has the ground truth, so commands of the model must not see it. They see the harness's processes only.
 APART = ("unshare", "--user", "--map-current-user", "--pid", "--fork", "--kill-child", "--mount-proc")
-# Nothing is left in your own folders, nor read from them.
+# These point to a temporary folder, so the harness neither writes into your own folders nor reads from them.
 FOLDERS = ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
 # Each harness ends with status 1 when a reply is cut, or a limit of the session or of a row is reached.
 CUT = re.compile("max_output_tokens|output token maximum|context window|limit: |too long|max turns")
@@ -46,9 +47,9 @@ def opencode(home):
         "OPENCODE_CONFIG_CONTENT": json.dumps(settings),
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
         "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
-        "npm_config_offline": "true",  # each start of a new home would install a package
+        "npm_config_offline": "true",  # otherwise each start with a new home would install a package
     }
-    # Without a title, it asks the model for one.
+    # Without --title, opencode asks the model for a title.
     return ["opencode", "run", "--title", "task"], env
 
 
@@ -102,7 +103,7 @@ def team(task, harness, home):
     (work / "question.txt").write_text(task["question"])
     try:
         plan = ask("planner", f"Say in one sentence how a shell answers this: {task['question']}")
-    except urllib.error.HTTPError:  # a limit that is tolerated: another fault fails the session whatever this returns
+    except urllib.error.HTTPError:  # a tolerated limit; any other fault fails the session, whatever this returns
         return 0.0
     command, env = harness(home)
     shared = {name: value for name, value in os.environ.items() if name != "VERL_MAS_TASK"}

@@ -1,4 +1,4 @@
-"""The data set `search`: NQ and HotpotQA for training, and seven test sets, which `data_source` tells apart."""
+"""The data set `search`: NQ and HotpotQA for training, and seven test sets, which `data_source` distinguishes."""
 
 from __future__ import annotations
 

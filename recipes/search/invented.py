@@ -56,7 +56,7 @@ OPENINGS = {kind: f"{{s}} is a {kind}." for kind in SHARES} | {
 ONSETS = "b bl br d dr f fl g gl gr h j k kl kr l m n p pl pr r s sk st str t tr v w z".split()
 VOWELS = ["a", "e", "i", "o", "u", "ai", "ei", "ou"]
 ENDINGS = ["l", "m", "n", "r", "s", "th", "x", "nd", "rk"]
-TESTED = 8  # one entity in so many is for testing, with every question that starts at it
+TESTED = 8  # every eighth entity is for testing, and so is every question that starts at it
 
 
 @dataclass(frozen=True)
@@ -155,12 +155,14 @@ def _names(count: int, rng: random.Random) -> Iterator[str]:
 # Questions per world and split. Facts change often, so that they are not worth memorising. Both splits are used, so
 # that the lessons contain every name.
 _QUESTIONS = {"train": 35, "test": 5}
-_VERDICTS = 1 / 3  # the share of verdicts that is kept: half of all acts are verdicts, which are the easiest to learn
+# The share of verdicts that is kept. It is below 1, because half of all acts are verdicts, and these are the easiest
+# to learn.
+_VERDICTS = 1 / 3
 
 
 def lessons(world: InventedWorld, hops: Sequence[int], *, noise: float, seed: int = 0) -> Iterator[Lesson]:
-    """Yield demonstrations endlessly. Names are those of `world`, facts are not, so that answers must be read from the
-    documents. `noise`: the share of random replies."""
+    """Yield demonstrations endlessly. They have the names of `world`, but other facts, so that answers must be read
+    from the documents. `noise`: the share of random replies."""
     rng = random.Random(f"lessons {seed}")
     while True:
         variant = world.with_other_facts(rng.randrange(2**32))
@@ -181,7 +183,7 @@ def lessons(world: InventedWorld, hops: Sequence[int], *, noise: float, seed: in
 
 
 class SearchExperts:
-    """Plays verifier, searcher and answerer on one question, and the library of the world."""
+    """Plays verifier, searcher and answerer on one question, and searches the documents of the world."""
 
     def __init__(self, world: InventedWorld, question: PathQuestion, noise: float, rng: random.Random):
         self._world, self._question, self._noise, self._rng = world, question, noise, rng

@@ -1,7 +1,7 @@
 """Write real multi-hop questions and a corpus without network access: `python recipes/search/offline_corpus.py FOLDER`.
 
-fanoutqa's questions and facts, and summaries of Wikipedia articles, are under CC BY-SA: they are read from two packages
-at run time, and are not part of verl-mas.
+fanoutqa's questions and facts, and summaries of Wikipedia articles, are under CC BY-SA, so they are not part of
+verl-mas: they are read from two packages at run time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Question(TypedDict):
 
 
 def passages() -> Iterator[Passage]:
-    """Each leaf fact once, then each summary."""
+    """Yield each leaf fact once, then each summary."""
     leaves = {leaf["id"]: leaf for leaf in _leaves(_questions())}
     for number, leaf in leaves.items():
         yield Passage(f"fact-{number}", f"{leaf['question']} {flat(leaf['answer'])}", leaf["evidence"]["title"])
@@ -43,7 +43,7 @@ def passages() -> Iterator[Passage]:
 
 
 def items(split: str) -> list[Item]:
-    """One question in five is for testing, by its id."""
+    """Return the questions of a split. About one question in five is for testing, which its id decides."""
     return [
         Item(question["question"], [flat(question["answer"])], "fanoutqa")
         for question in _questions()
@@ -52,7 +52,7 @@ def items(split: str) -> list[Item]:
 
 
 def flat(answer: object) -> str:
-    """An answer of any shape as one text, to be scored by F1. Most are mappings."""
+    """Format an answer of any shape as one text, to be scored by F1. Most answers are mappings."""
     if isinstance(answer, Mapping):
         return "; ".join(f"{key}: {flat(value)}" for key, value in answer.items())
     if isinstance(answer, list):
@@ -74,7 +74,7 @@ def _leaves(questions: Iterable[Question]) -> Iterator[Question]:
 
 
 def _packaged(package: str, file: str) -> str:
-    # Not imported: an import of these packages has side effects.
+    # The packages are not imported, because importing them has side effects.
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         value = f"{package} is not installed"

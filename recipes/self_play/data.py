@@ -38,7 +38,7 @@ def lessons(world: str, options: Mapping[str, object], *, noise: float, seed: in
 
 @DATA_SETS.register("self_play")
 class SelfPlayData(Generated):
-    """Episodes of a world, for workflow world with text=compact. As `verl-mas data world`, and a tiny model."""
+    """Episodes of a world, as `verl-mas data world` writes them, and a tiny model. Use workflow world, text=compact."""
 
     warm_up = WarmUp(steps=600, lessons=60_000)
     rows = (1024, 17)

@@ -82,7 +82,7 @@ def test_the_schema_lists_every_setting_with_what_it_takes_its_default_and_its_m
     ):
         assert line in output
     assert "mas.workflow.args." not in output
-    rounds = "mas.workflow.args.max_rounds: a whole number, at least 1 (default 2)\n    Proposals"
+    rounds = "mas.workflow.args.max_rounds: a whole number, at least 1 (default 2)\n    Maximum number of proposals"
     assert rounds in output_of(capsys, "check", "--schema", "+mas=solver_verifier"), "of the workflow that is named"
     listed = json.loads(output_of(capsys, "check", "--schema", "--json"))["settings"]
     settings = {setting["path"]: setting for setting in listed}

@@ -1,4 +1,4 @@
-"""Advantages per agent: one kernel, and one file per estimator. Importing this loads neither torch nor verl."""
+"""Advantages per agent: one kernel, and one file per estimator. Importing this package loads neither torch nor verl."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Estimator:
         validation.check_rows(real)
         for column in self.needs:
             real.given(column)
-        # Metrics stay per agent: a group counts for each agent with a row in it.
+        # Metrics are per agent, also if options.by is role: a group counts for each agent with a row in it.
         output = self.function(real.by_role() if chosen.by == "role" else real, chosen)
         metrics = metrics_per_agent(real, output.groups, output.stats) | output.metrics
         if remembered is not None:
@@ -69,8 +69,10 @@ class Estimator:
         return self.remembers or options.shrinkage is not None
 
     def reads_own_rewards(self, options: AdvantageOptions) -> bool:
-        """Whether it reads the own rewards of acts, which need a weight then. A gamma that is off by default only
-        discounts own rewards."""
+        """Whether it reads the own rewards of acts with these options, so that these rewards need a weight.
+
+        If gamma is None by default, its only use is to discount own rewards, so setting it means that they are read.
+        """
         only_own = "gamma" in self.defaults and self.defaults["gamma"] is None
         return "local_reward" in self.needs or (only_own and options.gamma is not None)
 
@@ -228,11 +230,11 @@ def metrics_per_agent(batch: AdvantageInput, groups: Partition, stats: GroupStat
     sigma                              root mean square deviation of its scores within a task
     inflation                          E[A^2] of its acts under one baseline for the team (Dr. MAS, Lemma 4.2):
                                        (sigma_k^2 + (mu_k - mu)^2) / sigma^2, over the tasks where sigma > 0; mu: mean
-    signal_share                       the part of it that depends on what the agent does:
+    signal_share                       the share of inflation's numerator that depends on what the agent does:
                                        sigma_k^2 / (sigma_k^2 + (mu_k - mu)^2), over the tasks where sigma_k > 0
 
     mu_k and sigma_k are over the agent's acts, each counted once; mu and sigma over the team's sessions, each counted
-    once. These two are left out if there is no such task.
+    once. inflation is left out if no task has sigma > 0, and signal_share if no task has sigma_k > 0.
     """
     agents = batch.codes("agent")
     metrics = {}
@@ -275,7 +277,7 @@ def _lemma_columns(batch: AdvantageInput) -> dict[str, Tensor]:
 
 
 def _mean(values: Tensor, batch: AdvantageInput) -> Tensor:
-    """Average over the rows of each agent that have a value. NaN if no row has one."""
+    """Average over the rows of each agent that have a value. The result is NaN for an agent without values."""
     agent = batch.partition("agent")
     return total(values.nan_to_num(0.0), agent) / total((~values.isnan()).double(), agent)
 

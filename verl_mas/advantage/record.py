@@ -13,7 +13,7 @@ from verl_mas.verl_.row import Act, RowKey, RowTags
 
 # The weight of earlier scores is multiplied by this factor in each step, so they average over about ten steps.
 RUNNING_DECAY = 0.9
-# A name or a number.
+# A label is a name or a number.
 Label: TypeAlias = Any
 Labels: TypeAlias = "Sequence[Label] | np.ndarray | Tensor"
 
@@ -71,7 +71,7 @@ class AdvantageInput:
 
     @classmethod
     def of(cls, keys: Sequence[RowKey], tags: Sequence[RowTags], scores: Tensor) -> AdvantageInput:
-        """Make the columns of stored rows. The masks of the rows give `tokens`."""
+        """Make the columns of stored rows, except `tokens`, which the caller sets."""
         read: dict[str, Label] = {f.name: [getattr(tag, f.name) for tag in tags] for f in fields(Act)}
         read |= {name: torch.tensor([getattr(tag, name) for tag in tags], dtype=torch.float64) for name in PARTS}
         observation = torch.tensor([tag.observation for tag in tags])
@@ -174,7 +174,7 @@ _GIVEN = (*COLUMNS, *PARTS)
 class AdvantageOutput:
     """Output of an estimator: advantages [N], the groups that were compared, and metrics.
 
-    `compute_advantages` returns them as float32, and 0 on padding.
+    `compute_advantages` returns the advantages as float32, and those of padding rows are 0.
     """
 
     advantages: Tensor
@@ -252,7 +252,7 @@ class RunningScores:
             self.scores[owner] = self.scores.get(owner, NOTHING).decayed(decay).joined(Moments(*scores))
 
     def metrics(self) -> dict[str, float]:
-        """`advantage/<role>/running_{mean,std,count}`, over all data sources."""
+        """Return the metrics `advantage/<role>/running_{mean,std,count}` of each role over all data sources."""
         roles: dict[str, Moments] = {}
         for owner, known in self.scores.items():
             roles[owner.role] = roles.get(owner.role, NOTHING).joined(known)

@@ -1,4 +1,4 @@
-"""Our estimators under their names in verl, for verl's stock trainer, whose rows have neither agents nor turns."""
+"""Registers our estimators with verl, for verl's stock trainer, whose rows have neither agents nor turns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def register_estimators(core_algos: ModuleType | None = None) -> None:
 def stock(name: str) -> StockEstimator:
     """Wrap an estimator with verl's signature: every row is one session of one agent, grouped by verl's uid.
 
-    Estimators that compare by turn or by observation refuse such rows, because verl passes neither.
+    Estimators that compare rows by turn or by observation refuse such rows, because verl passes neither column.
     """
 
     @torch.no_grad()

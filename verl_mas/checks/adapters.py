@@ -40,7 +40,7 @@ HEAD = "lm_head"
 
 
 def check_adapters(run: ExaminedRun) -> Iterator[Problem]:
-    """Check what each adapter and each base may be, and which settings they can have."""
+    """Check that adapters are on frozen, local bases, and that the settings of adapters and bases are supported."""
     for name, spec in run.mas.policies.items():
         if spec.adapter_of is None:
             continue

@@ -42,8 +42,8 @@ class Aspect:
 
 
 def diagnose(thorough: bool = True, gpu: bool = False) -> Iterator[Aspect]:
-    """Yield all findings. `thorough`: test the sandbox, too. `gpu`: check what a machine with GPUs needs, even if this
-    one has none."""
+    """Yield all findings. `thorough`: test the sandbox, too. `gpu`: check the tools that a machine with GPUs needs,
+    also if this machine has no GPU."""
     yield Aspect("verl-mas", version("verl-mas"))
     yield Aspect("python", sys.version.split()[0])
     # Collect requirements by name, so that verl's requirement replaces ours, which allows any version.
@@ -63,8 +63,7 @@ def diagnose(thorough: bool = True, gpu: bool = False) -> Iterator[Aspect]:
 
 
 def problems(findings: Iterable[Aspect]) -> Iterator[ConfigWarning]:
-    """Convert findings to warnings: this machine may not be able to run anything, but the configuration is not at
-    fault."""
+    """Convert findings to warnings. They are not errors, because this machine is at fault and not the configuration."""
     for finding in findings:
         # A version of verl outside the range is an error of `check_versions`.
         if finding.ok is False and finding.what != "verl":
@@ -72,7 +71,7 @@ def problems(findings: Iterable[Aspect]) -> Iterator[ConfigWarning]:
 
 
 def look_at_package(requirement: Requirement) -> Aspect:
-    """Whether a package is installed in a required version."""
+    """Check that a package is installed in a required version."""
     fix = f"pip install '{requirement}'"
     found = installed_version(requirement.name)
     if found is None:
@@ -109,7 +108,7 @@ def look_at_machine() -> Iterator[Aspect]:
 
 
 def _gpus() -> list[str]:
-    """The names of the GPUs. A torch built for the CPU finds none, and importing it would take a second."""
+    """The names of the GPUs. A torch built for the CPU finds no GPU, so it is not imported, which takes a second."""
     if (installed_version("torch") or "").endswith("+cpu"):
         return []
     import torch
@@ -123,7 +122,7 @@ def look_at_gpu_tools() -> Iterator[Aspect]:
     header, python = Path(get_path("include"), "Python.h"), f"python{sys.version_info[0]}.{sys.version_info[1]}"
     compiler, headers = os.environ.get("CC") or which("gcc") or which("clang"), header.is_file() and str(header)
     for what, found, missing_is, fix in (
-        # Triton compiles a launcher for its kernels, and so does torch.compile, which uses it.
+        # Triton compiles a launcher for each kernel. torch.compile uses Triton, so it needs the compiler, too.
         ("C compiler", compiler, False, "apt-get install gcc"),
         ("Python headers", headers, False, f"apt-get install {python}-dev"),
         ("nvcc", nvcc(), None, f"{INSTALL}, for engines that compile kernels: docs/start/gpu-quickstart.md"),

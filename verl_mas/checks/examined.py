@@ -1,4 +1,4 @@
-"""A run as rules read it: its workflow, agents and policies are made once."""
+"""A run as the rules read it. Its workflow, agents and policies are created once, and all rules share them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ExaminedRun(Run):
 
     @cached_property
     def estimator(self) -> Estimator | None:
-        """The estimator; None for one of verl's own."""
+        """The estimator; None if the run uses an estimator of verl."""
         name = str(self.config.algorithm.adv_estimator)
         return ESTIMATORS[name] if name in ESTIMATORS else None  # noqa: SIM401  # a registry has no get
 
@@ -61,7 +61,7 @@ class ExaminedRun(Run):
 
     @cached_property
     def served(self) -> list[View]:
-        """The policies with engines of this run."""
+        """The policies that the engines of this run serve."""
         return [self.view(name) for name in dict.fromkeys([*local_policies(self.mas), *self.trained])]
 
     def get(self, key: str) -> Any:
@@ -69,7 +69,7 @@ class ExaminedRun(Run):
         return OmegaConf.select(self.config, key)
 
     def gpus(self, view: View) -> int:
-        """GPUs that train a policy."""
+        """Number of GPUs that train a policy."""
         return sum(pool_shape(self, view.spec.pool))
 
 

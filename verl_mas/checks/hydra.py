@@ -20,7 +20,7 @@ class UseCpu(Callback):
     """Applies `+platform=cpu` in the driver, too, where verl selects its platform before it reads the configuration."""
 
     def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
-        # No other hook gets the same configuration object as the job.
+        # Only this hook gets the same configuration object as the job, so only here can the job's settings be changed.
         with exit_on_error():
             adapt(config)
         fork_workers(config)
@@ -43,7 +43,7 @@ class UseCpu(Callback):
 
 
 class TeamCheck(Callback):
-    """Every `mas/<team>.yaml` names this class in `hydra.callbacks`."""
+    """Completes and checks the configuration of a team. Every `mas/<team>.yaml` names it in `hydra.callbacks`."""
 
     def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
         with exit_on_error():

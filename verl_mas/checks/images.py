@@ -19,8 +19,8 @@ from verl_mas.rollout.images import image_parts, loaded
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.client import Message, Request
 
-# verl reads images with qwen_vl_utils, which scales them to this range of tokens of `side` pixels before the processor
-# does.
+# verl reads images with qwen_vl_utils, which scales each image to a number of tokens in this range. After that, the
+# processor scales the image to its own range. A token is a square of `side` pixels.
 LEAST, MOST = 4, 16_384
 
 
@@ -77,8 +77,8 @@ def check_seeing(view: View, request: Request, where: str) -> Iterator[ConfigErr
 
 
 def tokens_of(view: View, messages: Sequence[Message]) -> int:
-    """Number of tokens of the images, without the one placeholder per image that the chat template writes; 0 if it is
-    not known."""
+    """Number of tokens of the images, without the one placeholder per image that the chat template writes; 0 if this
+    number is not known."""
     parts, model = image_parts(messages), view.section("model")
     vision = vision_of(model) or {}
     if not parts or not isinstance(side := vision.get("patch_size"), int):

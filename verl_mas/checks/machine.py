@@ -1,5 +1,5 @@
-"""Checks that this installation, this machine and its cluster can run the run: plugin, versions, platform, packages,
-Ray."""
+"""Checks that this installation, this machine and its cluster have what a run needs: plugin, versions, platform,
+packages, Ray."""
 
 from __future__ import annotations
 
@@ -154,8 +154,8 @@ def check_resources(run: ExaminedRun) -> Iterator[Problem]:
         return
     gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
     units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
-    # Besides the pool, verl needs CPUs for the controller and the storage units of TransferQueue, and one to place the
-    # rest.
+    # Besides the pool, verl needs CPUs for the controller and the storage units of TransferQueue, and a spare CPU: Ray
+    # places an actor without resources only where a CPU is free.
     yield from require(Resources(gpus=gpus, cpus=CPUS_PER_GPU * gpus + units + 2), have, "verl")
 
 
@@ -184,8 +184,8 @@ def check_machine(run: ExaminedRun) -> Iterator[Problem]:
 
 
 def check_addresses(run: ExaminedRun) -> Iterator[ConfigWarning]:
-    """Warn about addresses of this machine. A cluster that runs already may have more nodes, so the trainer checks
-    again."""
+    """Warn about servers at loopback addresses if pools have several nodes. A cluster that runs already may have more
+    nodes than the pools, so the trainer checks again."""
     nodes = max((len(pool_shape(run, pool)) for pool in used_pools(run.mas)), default=1)
     if nodes > 1:
         yield from loopback_servers(run.mas, vars(run.workflow), nodes)

@@ -90,7 +90,7 @@ def made_by() -> dict[str, str]:
 
 
 def elsewhere(config: DictConfig) -> str:
-    """The reason why the run is not on this machine; empty if it is."""
+    """The reason why the run is not on this machine; empty if it is on this machine."""
     if hardware := target():
         return f"the run is on {hardware}"
     address = OmegaConf.select(config, "ray_kwargs.ray_init.address") or os.environ.get("RAY_ADDRESS")

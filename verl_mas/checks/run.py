@@ -61,8 +61,8 @@ logger = logging.getLogger(__name__)
 
 
 def examine_command(arguments: Iterable[str], hardware: Hardware | None = None) -> CheckReport:
-    """Check the command `python -m verl.trainer.main_ppo` with these arguments, on this machine or on other
-    machines."""
+    """Check the command `python -m verl.trainer.main_ppo` with these arguments. `hardware`: the machines of the run, if
+    it is not for this machine."""
     refusals, arguments = Refusals(), list(arguments)
     with run_on(hardware, arguments):
         config = refusals.result(lambda: compose(arguments))
@@ -70,14 +70,14 @@ def examine_command(arguments: Iterable[str], hardware: Hardware | None = None) 
             return CheckReport(errors=refusals.errors)
         lines = refusals.result(lambda: complete(config)) or []
         report = replace(examine(config), settled=lines)
-    # Whatever prevents the completion is also among the errors of the checks. If they pass, it is an error of its own.
+    # If `complete` fails, the checks usually report the cause, so its error is added only if the checks find no error.
     return report if report.errors or not refusals.errors else replace(report, errors=refusals.errors, summary=None)
 
 
 def plan_command(
     arguments: Iterable[str], hardware: Hardware, assumed: Assumed | None = None
 ) -> tuple[RunPlan | None, CheckReport]:
-    """Plan what the run takes on the machines; data files and model folders need not be here."""
+    """Plan the memory, disk and time of a run. Data files and model folders need not be on this machine."""
     refusals, plan = Refusals(), None
     with run_on(hardware):
         config = refusals.result(lambda: compose(arguments))
@@ -90,11 +90,13 @@ def plan_command(
 
 
 def complete(config: DictConfig) -> list[str]:
-    """Complete a composed configuration as the job will see it; return lines that say what was set for a team."""
+    """Complete a composed configuration, so that it is what the job will see. Return one line per setting that was
+    translated for a team."""
     adapt(config)
     lines = settle(config)
     if mode_of(config):
-        # Packages installed here say nothing about a machine with GPUs if this one has none.
+        # The attention depends on the installed packages. If this machine has no GPU, they say nothing about those of
+        # the machines with GPUs, so leave it unset.
         if target() is None or has_gpu():
             settle_attention(config)
         finalize(config, load(config.get("mas")))
@@ -102,7 +104,8 @@ def complete(config: DictConfig) -> list[str]:
 
 
 def examine(config: DictConfig) -> CheckReport:
-    """Run every check of a composed configuration, of a team or of verl's own trainers. Raises nothing."""
+    """Run every check of a composed configuration, whether it is for a team or for verl's own trainers. Raises
+    nothing."""
     refusals = Refusals()
     machine = refusals.result(lambda: list(diagnose(thorough=False))) or []
     refusals.of(check_plugin(), problems(machine), check_order(config))
@@ -117,7 +120,8 @@ def examine(config: DictConfig) -> CheckReport:
 
 
 def _run(config: DictConfig, refusals: Refusals, *, here: bool = False) -> ExaminedRun | None:
-    """Make the run and check its rules; with `here`, also rules about this machine. None if a value cannot be read."""
+    """Make the run and check every rule for it; without `here`, skip the rules about this machine. None if an error
+    prevents checking them."""
     if config.get("mas") is None and OmegaConf.select(config, KEY) in MODES:
         refusals.of([no_team(OmegaConf.select(config, KEY))])
         return None
@@ -175,7 +179,8 @@ def _served(run: ExaminedRun, name: str) -> Iterator[Problem]:
 
 
 def check_workflow_ready(run: ExaminedRun) -> Iterator[Problem]:
-    """Run the workflow's own check. With `--gpus`, a server may be reachable only from the machines of the run."""
+    """Run the workflow's own check. With `--gpus`, its errors are only warnings, because a server may be reachable only
+    from the machines of the run."""
     for error in raised_by(run.workflow.check, seconds=run.mas.workflow.check_timeout_s):
         yield unless_elsewhere(run.config, error) if target() else error
 
@@ -190,8 +195,8 @@ def check_reachable(run: Run) -> Iterator[Problem]:
 
 
 def check_finalized(run: Run) -> Iterator[ConfigError]:
-    """Check interpolations in a multirun: no hook gets the job's configuration there, so the user must write what
-    `finalize` adds."""
+    """Check the interpolations in policies with overrides. In a multirun no hook gets the job's configuration, so the
+    user must add the settings that `finalize` adds in a single run."""
     overriding = any(spec.overrides for spec in run.mas.policies.values())
     if overriding and (missing := materialize_interpolations(run.copy(), run.mas)):
         value = "in a multirun, interpolated settings do not follow a policy's overrides"
@@ -199,7 +204,7 @@ def check_finalized(run: Run) -> Iterator[ConfigError]:
         yield ConfigError(value, rule=rule, fix="add " + " ".join(f"+{item}" for item in missing))
 
 
-# Whether a run fits on the machines of `--gpus`, by the formulas of `verl_mas.planning`.
+# Check with the formulas of `verl_mas.planning` whether a run fits on the machines of `--gpus`.
 
 
 def check_capacity(run: ExaminedRun) -> Iterator[Problem]:
@@ -246,7 +251,8 @@ CHARACTERS = 4  # per token, on average
 
 
 def _sample(run: Run) -> Sample:
-    """Sample the first training prompts, as the model of the first policy reads them."""
+    """Measure the average length of the first training prompts with the tokenizer of the first policy. If the tokenizer
+    is not on this machine, estimate the length from the number of characters."""
     data, names = run.config.data, local_policies(run.mas)
     first = next((rows for rows in sound_rows(run.config) if not rows.validation), None)
     chat = chat_of(run.view(names[0]).section("model")) if names else None
@@ -270,11 +276,12 @@ def _policy(run: Run, name: str) -> Policy:
     return read_policy(run, name, *size_in(run.view(name).section("model"), f"policy {name}: "))
 
 
-# In the driver, and in the trainer's process.
+# Functions that the driver and the trainer's process call.
 
 
 def validate(config: DictConfig) -> MasConfig:
-    """Check the relations between settings, and return the team or raise every error, each with value, rule and fix."""
+    """Check the settings and the relations between them. Returns the team, or raises all errors in one exception, each
+    with value, rule and fix."""
     refusals = Refusals()
     if config.get("mas") is None:
         raise no_team()
@@ -287,7 +294,7 @@ def validate(config: DictConfig) -> MasConfig:
 
 
 def require_accepted(config: DictConfig) -> None:
-    """End the driver with every error of a configuration; log its warnings if there is none."""
+    """Check a configuration in the driver. If it has errors, exit and print all of them; otherwise log its warnings."""
     with exit_on_error():
         report = examine(config)
     if not report.accepted:
@@ -298,7 +305,7 @@ def require_accepted(config: DictConfig) -> None:
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """Hydra turns an exception in a callback into a warning; only an exit stops the run."""
+    """Turn exceptions into exits. Hydra only warns about an exception in a callback, so only an exit stops the run."""
     try:
         yield
     except MasError as error:
@@ -310,7 +317,7 @@ def exit_on_error() -> Iterator[None]:
 
 
 def finalize_team(config: DictConfig) -> None:
-    """Complete a composed configuration for `examine`, or raise every error in it."""
+    """Complete a composed configuration, and log the changes. If that fails, raise all errors that the checks find."""
     try:
         for line in complete(config):
             logger.warning("verl-mas set: %s", line)

@@ -1,5 +1,5 @@
-"""Checks that a run can write its folder, and continue from what is in it: the checkpoint from which it would resume
-must be complete and belong to this run."""
+"""Checks that a run can write into its folder, and that the checkpoint from which it would resume is complete and
+belongs to this run."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _saved_settings(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[Proble
         before = about.read_about(checkpoint.folder.parent).get(about.CONFIG)
     except DataError:
         return  # The run moves an unreadable file aside.
-    # Before the driver runs, the configuration also has Hydra's own settings, which cannot all be resolved.
+    # Leave out Hydra's own settings, which the configuration has before the driver runs: some cannot be resolved.
     sections = OmegaConf.masked_copy(run.config, [str(name) for name in run.config if name != "hydra"])
     now = without_secrets(OmegaConf.to_container(sections, resolve=True))
     for name, (old, new) in about.changes(before, now) if isinstance(before, dict) else ():

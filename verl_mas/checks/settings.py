@@ -1,5 +1,5 @@
-"""Checks of keys that verl does not know and values that it does not take, by its YAML, dataclasses, registries and
-checks."""
+"""Finds keys that verl does not know and values that it does not accept, according to verl's YAML, dataclasses,
+registries and checks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def engines() -> Iterable[str]:
 
 
 # Ranges and choices of settings for which verl declares none, so that a wrong value would fail late or not at all.
-# Names without a section of their own are below `actor_rollout_ref`.
+# Names that begin with actor, model, ref or rollout are below `actor_rollout_ref`.
 NUMBERS: Mapping[str, Hint] = {
     """
     data.train_batch_size data.max_prompt_length data.max_response_length trainer.nnodes trainer.n_gpus_per_node
@@ -104,7 +104,8 @@ CHOICES: Mapping[str, Callable[[], Iterable[str]]] = {
 
 
 def takes(path: str) -> Hint | None:
-    """The values that a setting of verl takes, in addition to its declared type."""
+    """Return the type that the values of a verl setting must have, if it is stricter than the type that verl declares;
+    else None."""
     if path in CHOICES:
         names: Hint = Literal[tuple(CHOICES[path]())]
         return names | list[names] if path == "trainer.logger" else names  # type: ignore[valid-type]
@@ -132,7 +133,8 @@ def plain(config: object) -> Mapping[str, object]:
 
 
 def unknown(difference: SettingDifference, verl: SettingsSection) -> ConfigError:
-    """Report a key that verl does not read, and suggest settings of this name elsewhere, or of a similar name."""
+    """Report a key that verl does not read. Suggest settings of the same name in other sections or, if there are none,
+    keys with a similar name."""
     keys = list(dict.fromkeys([*difference.section.keys, *(() if difference.section.path else GROUPS)]))
     prefix = difference.path.removesuffix(difference.key)
     meant = [
@@ -164,7 +166,7 @@ def check_overrides(run: Run) -> Iterator[Problem]:
 
 
 def _of_value(config: DictConfig, difference: SettingDifference, path: str) -> Iterator[Problem]:
-    """Check one value. `path`: the path of verl's setting, which a policy may have in its overrides."""
+    """Check one value. `path` is the path of verl's setting, even if the value is in the overrides of a policy."""
     try:
         value = OmegaConf.select(config, difference.path)
         value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
@@ -186,12 +188,13 @@ def check_validated(run: ExaminedRun) -> Iterator[ConfigError]:
         view, shape = run.view(name).copy(), pool_shape(run, spec.pool)
         view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
         if run.mode and run.config[SECTION].actor.use_dynamic_bsz:
-            # A team's rows are padded to what its workers need, so only the base must divide its sessions by its GPUs.
+            # A team's rows are padded to the number that its workers need, so no policy has to divide the sessions by
+            # its GPUs: let verl validate the policy with one GPU.
             view.trainer.nnodes = view.trainer.n_gpus_per_node = 1
         package = facts_of(view[SECTION].rollout.name).package
         if package and find_spec(package) is None:
-            # verl would ask the engine for the LoRA ranks that it takes. That the engine is not installed is reported
-            # elsewhere.
+            # Without this setting, verl would import the engine to ask which LoRA ranks it accepts. Another check
+            # reports that the engine is not installed.
             OmegaConf.update(view, f"{SECTION}.model.lora.merge", True, force_add=True)
         if why := _refused(view):
             own = f", or mas.policies.{name}.overrides" if run.mode else ""
@@ -208,11 +211,11 @@ def _refused(view: DictConfig) -> str:
             # third of a second.
             reference = bool(view.algorithm.get("use_kl_in_reward") or view[SECTION].actor.use_kl_loss)
             validate_config(view, use_reference_policy=reference, use_critic=False)
-            # verl's servers and trainer convert these sections.
+            # verl's servers and trainer convert these sections, so convert them here to find values that they refuse.
             for section in [view[SECTION].rollout, *([view.distillation] if view.distillation.enabled else [])]:
                 omega_conf_to_dataclass(section)
     except REFUSED as error:
         cause = error.__cause__ or error  # Hydra wraps what a dataclass raises
-        # Some of verl's assertions have no message.
+        # Some of verl's assertions have no message, so show the line of code instead.
         return str(cause) or f"{traceback.extract_tb(cause.__traceback__)[-1].line}"
     return ""

@@ -1,5 +1,5 @@
-"""Checks of the tools that agents may call by name, loaded as verl's agent-loop worker loads them, and of chat
-templates that must show the tools to the model."""
+"""Checks the tools that agents may call by name, after loading them as verl's agent-loop worker does, and checks that
+chat templates show the tools to the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from verl_mas.workflow.tools import Tool
 TOOL_CONFIG = f"{SECTION}.rollout.multi_turn.tool_config_path"
 FUNCTION_TOOLS = f"{SECTION}.rollout.multi_turn.function_tool_path"
 FORMAT = f"{SECTION}.rollout.multi_turn.format"
-# verl's formats of calls -> the text for which their parser searches, as a chat template for such calls has it.
+# verl's format of tool calls -> a pattern that a call matches if the chat template renders it so that the parser of
+# this format finds it.
 FORMATS = {
     "hermes": r"<tool_call>\s*\{",
     "gpt-oss": r"to=functions\.",
@@ -42,7 +43,7 @@ PLAIN: Sequence[Message] = ({"role": "user", "content": "?"},)
 
 
 def configured_tools(run: ExaminedRun) -> tuple[dict[str, Tool], list[Problem]]:
-    """Load the tools of both files and of all MCP servers, which are started and stopped for this; return them and the
+    """Load the tools of both tool files and of all MCP servers, and stop the servers again. Returns the tools and the
     problems."""
     tools, problems, complete = dict[str, Tool](), list[Problem](), True
     for setting, schemas_of in ((TOOL_CONFIG, _native), (FUNCTION_TOOLS, _functions), ("mas.mcp", _of_servers)):
@@ -53,7 +54,8 @@ def configured_tools(run: ExaminedRun) -> tuple[dict[str, Tool], list[Problem]]:
             problems += [unless_elsewhere(run.config, part) for part in as_refusals(error)]
             complete = False
         else:
-            # A class has its schema only once it is constructed, which may start a server.
+            # A tool class whose schema is not in the file has one only after its construction, which may start a
+            # server. So do not construct it, and do not check whether agents name unknown tools.
             complete = complete and None not in schemas
     if complete:
         problems += unknown_tools(run.members.values(), tools)
@@ -109,12 +111,12 @@ def _of_servers(run: ExaminedRun, setting: str) -> Sequence[JsonObject]:
         return [tool.schema for tool in servers.tools]
 
 
-# Checks that a policy which is served here sees its tools in its prompts, and that verl finds its calls: verl#1569,
-# verl#4998, verl#3070.
+# Check that a policy which is not remote sees its tools in its prompts, and that verl's parser finds its tool calls:
+# verl#1569, verl#4998, verl#3070.
 
 
 def check_tool_prompts(run: ExaminedRun, tools: Mapping[str, Tool]) -> Iterator[Problem]:
-    """Check the tools that agents name."""
+    """Check how the tools of each agent are rendered, unless the agent's policy is remote."""
     for member in run.members.values():
         schemas = [tools[name].schema for name in member.spec.tools if name in tools]
         if schemas and run.mas.policies[member.spec.policy].remote is None:

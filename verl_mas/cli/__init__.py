@@ -1,7 +1,8 @@
-"""The `verl-mas` command. Each module of this folder is a subcommand of `GROUPS`, except `_name`.
+"""The `verl-mas` command. Each module of this folder is a subcommand in `GROUPS`, unless its name begins with `_`.
 
-Such a module has `parser()`, its arguments, and `main(argv) -> exit code`; the first line of its docstring is its
-summary. Only `main` imports what is slow to import, so that help and completion are quick.
+The module of a subcommand has `parser()`, which declares the arguments, and `main(argv)`, which returns the exit code.
+The first line of its docstring is the summary of the subcommand. Only `main` imports modules that are slow to import,
+so that help and completion are quick.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def module_of(command: str) -> str:
 
 
 def summary(module: str) -> str:
-    """The first line of the module's docstring, read without importing it; empty if it is not there."""
+    """Return the first line of a module's docstring without importing the module; empty if the module is not found."""
     spec = find_spec(module)
     if spec is None or spec.origin is None:
         return ""
@@ -94,8 +95,8 @@ def _main(argv: list[str]) -> int:
 
         sys.stderr.write(f"verl-mas: no command {command!r}: {nearest(command, commands())}\n")
         return 2
-    # Modules in the current folder can be imported, as with `python -m verl.trainer.main_ppo`; at the end, so that a
-    # check can warn of one that hides a package.
+    # Make modules in the current folder importable, as `python -m verl.trainer.main_ppo` does. Here the folder comes
+    # last, so that a module which would hide a package in a run does not break the check that warns about it.
     sys.path.append(os.getcwd())
     try:
         _refuse_times_of_ray()

@@ -1,7 +1,7 @@
-"""The arguments that commands share, so that one name means the same everywhere, and the checks of their values.
+"""The arguments that commands share, and the checks of their values. An option means the same in every command.
 
-A command's module has `parser()`, which is quick to call (help, completion and docs/start/cli.md are made of it), and
-`main(argv)`, which imports what is slow to import.
+A command's module has `parser()`, which must be quick, because help, completion and docs/start/cli.md are made from it,
+and `main(argv)`, which imports the modules that are slow to import.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def add_run(parser: argparse.ArgumentParser, *, several: bool = False, what: str
 
 
 def one_or_two(folders: Sequence[Path]) -> None:
-    """Check the runs that a command shows: more than two are refused, and so is the same one twice."""
+    """Refuse more than two runs, or the same run twice, for a command that shows one run or compares two."""
     if len(folders) > 2:
         rule = "one run is shown, or two are compared"
         raise UsageError(f"{len(folders)} runs", rule=rule, fix="give one or two folders")
@@ -47,8 +47,8 @@ def add_out(parser: argparse.ArgumentParser, what: str, *, required: bool = Fals
 
 
 def free(path: Path, force: bool, *names: str) -> Path:
-    """Return `path` if it may be written: nothing exists there, or --force is given. `names`: files that are written
-    into a folder."""
+    """Return `path` if it may be written, because nothing exists there or `force` is set. With `names`, `path` is a
+    folder that may exist, and only the files of these names in it must not."""
     if names and path.suffix in FILE_ENDINGS:
         raise ConfigError(f"--out {path}", rule="a folder is written", fix=f"use --out {path.with_suffix('')}")
     for existing in [path / name for name in names] if names else [path]:
@@ -71,7 +71,7 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
 
 
 def steps_of(text: str | None) -> tuple[int, int] | None:
-    """The first and the last step of `--steps 3-8`; None without the option."""
+    """Return the first and the last step, for `--steps 3-8` the steps 3 and 8; None without the option."""
     if text is None:
         return None
     first, _, last = text.partition("-")
@@ -95,12 +95,12 @@ def add_address(parser: argparse.ArgumentParser, *, port: int) -> None:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at the address. A server that made its own would find a port in use only after
-    everything is loaded."""
+    """Return a socket that listens at the address. A server that opened the socket itself would report a port in use
+    only after everything is loaded."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address, family=family, backlog=2048)
-    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
         value = f"--host {host} --port {port}: {getattr(error, 'strerror', error)}"
         rule = "the server listens on an address of this machine, at a port that is free"
         raise ConfigError(value, rule=rule, fix="use another --port, or --port 0 for a free one") from error
@@ -118,13 +118,13 @@ class _Options(Protocol):
 
 
 def add_settings(parser: _Options, option: str, what: str, *, form: str = SETTING) -> None:
-    """Add an option that takes one or more NAME=VALUE, and may be given several times; read it with `values`."""
+    """Add an option that takes one or more NAME=VALUE pairs and may be repeated. `values` reads the pairs."""
     assert "=" in form
     parser.add_argument(option, action="append", default=[], metavar=form, help=what)
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Return the `type` of an argument that is an integer of at least `least`."""
+    """Return the argparse `type` of an integer of at least `least` and, unless `most` is None, at most `most`."""
 
     def read(text: str) -> int:
         try:
@@ -169,7 +169,7 @@ def _value(name: str, text: str) -> object:
         assert isinstance(read, dict)
         return read["value"]
     except yaml.YAMLError as error:
-        # `{*:solver}` is a mapping on the command line of a run, but not YAML.
+        # A value such as `{*:solver}` is not YAML, but Hydra reads it as a mapping on the command line of a run.
         from hydra.core.override_parser.overrides_parser import OverridesParser
         from hydra.errors import HydraException
 
@@ -196,9 +196,9 @@ def add_rows(parser: argparse.ArgumentParser, *, train: int | None, test: int | 
 
 
 def takes_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """End the usage with the arguments of a training run, which `parse_known_args` returns in their order.
+    """Add ARGUMENTS to the usage: the arguments of a training run, which `parse_known_args` returns in their order.
 
-    They are not an argument of argparse, because argparse would change their order if options of Hydra are among them.
+    They are not declared to argparse, because it would change their order if they include options of Hydra.
     """
     usage = " ".join(parser.format_usage().split()).removeprefix("usage: ")
     parser.usage = f"{usage} ARGUMENTS"

@@ -1,8 +1,9 @@
-"""Output of the commands: a console, files, and JSON in one style.
+"""Output of the commands: a console, wrapped text, and JSON in one style.
 
-With `--json` a command writes one object to stdout and nothing else: names in snake_case, sections as objects by name,
-lists for ordered content. A command that refuses its arguments writes `{"accepted": false, "errors": [...]}` with
-`value`, `rule` and `fix` of each error, as `verl-mas check` does, and exits with 1 (2 for the command line).
+With `--json` a command writes only one object to stdout. Its names are in snake_case, its sections are objects by name,
+and ordered content is in lists. A command that refuses its arguments writes `{"accepted": false, "errors": [...]}` with
+`value`, `rule` and `fix` of each error, as `verl-mas check` does. It then exits with 1, or with 2 if the command line
+cannot be parsed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from verl_mas.errors import ConfigErrors, InvalidInput, MasError
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Columns in a pipe or a file, where lines are not wrapped (unless COLUMNS is set), so that `grep` finds them.
+# Width of the console in a pipe or a file, unless COLUMNS is set. It is so large that no line is wrapped, and `grep`
+# finds whole lines.
 UNWRAPPED = 10_000
 
 

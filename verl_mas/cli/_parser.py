@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
     """A parser that does not abbreviate options, so that a new option cannot change the meaning of a script."""
 
     def __init__(self, prog: str, description: str | None = None, **kwargs: object):
-        self.below: Mapping[str, Parser] = {}  # such as `rows` of `verl-mas data`
+        self.below: Mapping[str, Parser] = {}  # parsers of subcommands by name, such as `rows` of `verl-mas data`
         kwargs.setdefault("formatter_class", _Formatter)
         super().__init__(prog, description=description, allow_abbrev=False, **kwargs)  # type: ignore[arg-type]
         self.register("type", None, _text)
@@ -37,17 +37,18 @@ class Parser(argparse.ArgumentParser):
         return action
 
     def options(self) -> list[argparse.Action]:
-        """List arguments and options in the order of their help, without --help and those that the help omits."""
-        unlisted = ("help", argparse.SUPPRESS)  # the second is the name that `add_subparsers` uses
+        """List the arguments and options in the order of the help, except --help and options that the help omits."""
+        unlisted = ("help", argparse.SUPPRESS)  # SUPPRESS is the `dest` of the argument that `add_subparsers` adds
         return [one for one in self._actions if one.dest not in unlisted and one.help is not argparse.SUPPRESS]
 
     def parse_known_args(  # type: ignore[override]  # argparse declares it for namespaces of any type
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        # argparse would assign every word after such an option to it, even the command's own arguments.
+        # Options that take NAME=VALUE pairs are read by `_each`. With `nargs`, argparse would assign all words after
+        # such an option to it, even the command's own arguments.
         pairs = [action for action in self._actions if action.metavar is not None and "=" in str(action.metavar)]
         repeated = {option for action in pairs for option in action.option_strings}
-        # If an option that takes one value is repeated, argparse uses the last value.
+        # If an option that takes one value is repeated, argparse would use the last value, so refuse the repetition.
         single = (action for action in self._actions if not isinstance(action.default, list))
         for option in (option for action in single for option in action.option_strings):
             if sum(word == option or word.startswith(f"{option}=") for word in args or ()) > 1:
@@ -55,7 +56,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(None if args is None else list(_each(args, repeated)), namespace)
 
     def format_help(self) -> str:
-        """Format the help; argparse wraps only a usage that it made itself."""
+        """Format the help. A usage that a command sets is wrapped here, because argparse does not wrap it."""
         usage, empty, rest = super().format_help().partition("\n\n")
         if self.usage is not None:
             usage = textwrap.fill(usage, get_terminal_size().columns, subsequent_indent="       ")
@@ -72,7 +73,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def _text(given: str) -> str:
-    """Check an argument of any command. An empty one, for example from an unset variable, would mean something else."""
+    """Check a text argument of any command. An empty text, for example from an unset variable, is refused, because it
+    would mean something else."""
     if not given.strip() or printable(given, keep="") != given:
         raise argparse.ArgumentTypeError(f"{given!r} is not one line of text")
     return given
@@ -87,8 +89,8 @@ def _each(arguments: Sequence[str], repeated: set[str]) -> Iterator[str]:
             yield f"{option}={item}"
             continue
         if without:
-            # The next word is not a pair. It is checked where the value is read, and the value is missing if the word
-            # is an option.
+            # The first word after the option is not a pair. Yield the option without it: then argparse reports a
+            # missing value if the word is an option, and otherwise the code that reads the value checks the word.
             yield without
         option = without = item if item in repeated else ""
         if not option:
@@ -98,7 +100,7 @@ def _each(arguments: Sequence[str], repeated: set[str]) -> Iterator[str]:
 
 
 def _plain(message: str) -> str:
-    """argparse's message, without the words for its own concepts."""
+    """Return argparse's message without argparse's own terms."""
     missing = re.match(r"the following arguments are required: (.*)", message)
     if missing:
         return f"missing: {missing[1]}"
@@ -120,7 +122,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 def with_default(action: argparse.Action) -> str:
-    """The help of an argument with its default, if the default is informative."""
+    """Return the help of an argument, and append the default if it is informative."""
     text, default = action.help or "", action.default
     if any(default is none for none in (None, False, argparse.SUPPRESS)) or (
         isinstance(default, list | tuple) and not default

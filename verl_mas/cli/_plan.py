@@ -25,7 +25,7 @@ PHASES = {
 }
 
 
-PUBLISHED = "1.2 to 2.9"  # the factors of docs/train/plan.md
+PUBLISHED = "1.2 to 2.9"  # factors by which published hours are below their plans, from docs/train/plan.md
 
 
 def show(plan: RunPlan, report: CheckReport) -> None:
@@ -41,7 +41,7 @@ def show(plan: RunPlan, report: CheckReport) -> None:
 
 
 def show_all(plans: Mapping[str, tuple[RunPlan | None, CheckReport]]) -> None:
-    """Print a row per machine, then the reasons why the others do not fit."""
+    """Print a row per machine, then the first error of each machine on which the run is refused."""
     table = Table("GPUs", "GiB per GPU", "s per step", "hours", "GPU hours", "", box=None)
     for gpus, (plan, report) in plans.items():
         verdict = _verdict(plan, accepted=report.accepted).partition(":")[0] if plan else "refused"
@@ -72,8 +72,8 @@ def _row(plan: RunPlan | None) -> Sequence[str]:
 
 
 def memory(plan: RunPlan) -> Table:
-    """Make a table with one column per policy. A phase whose micro batches may have longer rows than usual has two
-    rows."""
+    """Make a table with one column per policy. A phase has two rows if its memory in the worst case, with the longest
+    micro batches, differs from the expected memory."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for title in ("", *map(escape, plan.policies)):
         table.add_column(title, justify="right" if title else "left")

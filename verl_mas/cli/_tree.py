@@ -22,7 +22,7 @@ SERVING = {"together": "engines awake together", "phases": "engines awake one po
 
 def tree(found: Summary, machine: Sequence[Aspect]) -> Tree:
     root = Tree(found["workflow"] or f"no team: mas is not set, so verl's trainer `{found['trainer']}` runs")
-    # Problems are listed among the warnings.
+    # Leave out aspects with a problem, because they are listed among the warnings.
     versions, others = ([f"{one.what}: {one.seen}" for one in machine if one.ok is ok] for ok in (True, None))
     start = "starts from the models" if found["resumes_at"] is None else f"resumes after step {found['resumes_at']}"
     saved = f"every {every} steps" if (every := found["saved_every"]) else "never, as trainer.save_freq is below 1"

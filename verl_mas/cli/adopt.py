@@ -1,9 +1,9 @@
-"""Make a team of a program that asks models of OpenAI or Anthropic: play it, learn its agents, write its settings.
+"""Make a team from a program that calls OpenAI or Anthropic models: run it, find its agents and write its settings.
 
     verl-mas adopt my_graph.py --python .venv-graph
     verl-mas adopt --task "2 + 3 = ?" --truth 5 -- node team.mjs
 
-The exit code is 1 if the program would lose sessions in a training run. The team is written all the same.
+The exit code is 1 if the program would lose sessions in a training run. The team is written even then.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RULE = "a program asks its models at $OPENAI_BASE_URL or $ANTHROPIC_BASE_URL, with the key in its environment"
 TASKS, REWARD, MODEL = "tasks.jsonl", "reward.py", "model"
-LEAST_PROMPT, SPARE = 4000, 96  # tokens of the tiny model, for which each token is a byte
+LEAST_PROMPT, SPARE = 4000, 96  # lengths in tokens; each token of the tiny model is a byte
 
 
 def parser() -> Parser:
@@ -82,17 +82,17 @@ def main(argv: list[str]) -> int:
 
 
 def _command(options: argparse.Namespace) -> list[str]:
-    """The command of the program, in a form that works in any folder."""
+    """Return the command of the program with absolute paths, so that it works in any folder."""
     words = [os.path.abspath(word) if os.path.isfile(word) else word for word in options.program]
     if not (options.python or words[0].endswith(".py")):
         return words
     python = options.python or Path(sys.executable)
-    # In an environment, the interpreter is the link, and not the file to which it leads.
+    # Do not resolve links: the interpreter of an environment is a link to a file outside the environment.
     return [os.path.abspath(python / "bin" / "python" if python.is_dir() else python), *words]
 
 
 def _settings(options: argparse.Namespace, args: JsonObject, folder: Path, name: str, play: Play) -> JsonObject:
-    """Settings that the files and the report contain besides the names."""
+    """Return the values, in addition to the names, that the templates of the files and of the report need."""
     import torch
 
     run = f"--config-dir {shlex.quote(str(folder))} +mas={name}{'' if torch.cuda.is_available() else ' +platform=cpu'}"
@@ -117,7 +117,8 @@ def _write(folder: Path, seen: JsonObject) -> list[str]:
 
 
 def agent_named(model: str) -> str:
-    """Name the agent for a model's name. A number at its end would make it one of several instances of a role."""
+    """Make an agent's name from a model's name, if the model's name cannot be used as it is. It does not end with `_`
+    and a number, because `role_2` is the name of one of several instances of a role."""
     words = re.sub(r"\W+", "_", model, flags=re.ASCII).strip("_")
     return model if words == model else re.sub(r"_(?=\d+$)", "", words)
 

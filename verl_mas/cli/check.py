@@ -38,7 +38,8 @@ def main(argv: list[str]) -> int:
         return 0
     if not argv:
         command.error("the following arguments are required: ARGUMENTS")
-    # The imports create half a million objects that all stay, and searching them for garbage takes a tenth of the time.
+    # Turn off garbage collection: the imports create half a million objects that all stay, and searching them takes a
+    # tenth of the time.
     gc.disable()
     try:
         from verl_mas.checks.run import examine_command
@@ -58,12 +59,13 @@ def main(argv: list[str]) -> int:
         return 0 if report.accepted else 1
     finally:
         gc.enable()
-        # These objects stay until the process ends, when the collector would search them once more: a second of CPU.
+        # These objects stay until the process ends. Freeze them, because the collector would search them once more at
+        # the end, which takes a second of CPU.
         gc.freeze()
 
 
 def known_settings(arguments: Sequence[str] = ()) -> list[Setting]:
-    """The settings of `mas` and of the embedded engine; with the arguments of a run, also those of its workflow."""
+    """List the settings of `mas` and of the embedded engine; with a run's arguments, also settings of its workflow."""
     from verl_mas.advantage.options import AdvantageOptions
     from verl_mas.config.compose import compose
     from verl_mas.config.describe import settings

@@ -33,7 +33,7 @@ def teams() -> Named:
 
 
 def recipes() -> Named:
-    """Recipes that are runs; all other recipes are parts of them."""
+    """Return the recipes that configure a whole run. All other recipes are parts of these recipes."""
     runs = {}
     for name, file in group_files("recipe").items():
         comments = _comments(file)
@@ -43,7 +43,7 @@ def recipes() -> Named:
 
 
 def _comments(file: Path) -> list[str]:
-    """The comments at the top of a file of Hydra, below its package."""
+    """Return the comment lines at the top of a Hydra file, after the line that names its package."""
     lines = file.read_text(encoding="utf-8").splitlines()[1:]
     return [line.removeprefix("# ") for line in takewhile(lambda line: line.startswith("#"), lines)]
 
@@ -78,7 +78,7 @@ def _entries(registry: Registry[T]) -> Named:
 
 
 def _missing(module: ModuleType | None) -> str:
-    """The extras that a file of entries needs and this environment lacks."""
+    """Describe the extras that the module of an entry needs and that are not installed."""
     extras = (value for value in (vars(module).values() if module else ()) if isinstance(value, Extra))
     needed = [f" Needs the extra {one.extra_name}: {one.install_command}" for one in extras if one.install_command]
     return ";".join(needed)
@@ -94,8 +94,8 @@ def metrics() -> Named:
     return {name: metric.meaning for metric in METRICS for name in metric.names}
 
 
-# Kind on the command line -> the setting that uses it, and its names. A registry is imported only when its names are
-# needed.
+# Kind on the command line -> the setting that uses a name of this kind, and a function that returns the names, which
+# imports their registry only when it is called.
 KINDS: dict[str, tuple[str, Callable[[], Named]]] = {
     "teams": ("+mas=NAME", teams),
     "recipes": ("+recipe=NAME", recipes),
@@ -113,7 +113,8 @@ KINDS: dict[str, tuple[str, Callable[[], Named]]] = {
     "metrics": ("logged by a run; docs/use/metrics.md", metrics),
     "data": ("verl-mas data NAME", _registry("verl_mas.data.dataset:DATA_SETS")),
 }
-# Kinds of installed packages: an entry point has the use of such a name, and a registry.
+# Other installed packages add kinds by entry points. The value of an entry point is a pair of the setting that uses a
+# name of the kind, and the registry of the names.
 for point in installed("verl_mas.kinds"):
     used_as, registry = point.load()
     KINDS[point.name] = used_as, partial(_entries, registry)

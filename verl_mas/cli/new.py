@@ -24,7 +24,7 @@ from verl_mas.errors import ConfigError
 from verl_mas.run_folder.disk import write_whole, writing
 
 TEMPLATES = Path(__file__).parent / "_new_team"
-# Files of a team for another framework, and the packages that install the framework.
+# Templates of a team that another framework runs, and the packages to install for each framework.
 PROGRAM = TEMPLATES.with_name("_new_program")
 FRAMEWORKS = {
     "langgraph": "langgraph langchain-openai",
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     name = _checked(options.name)
     folder = options.out or Path(name)
-    # File names relative to the folder, with the team's name in place of the templates'.
+    # In the texts and the file names of the templates, replace the placeholders by the name of the team.
     kind = _class_name(name)
     framework = options.framework or ""
     names = {MODULE: name, CLASS: kind, "FRAMEWORK": framework, "PACKAGES": FRAMEWORKS.get(framework, "")}
@@ -80,7 +80,7 @@ def main(argv: list[str]) -> int:
 
 
 def write_team(folder: Path, files: Mapping[str, str]) -> list[str]:
-    """Write the files that are not empty."""
+    """Write the files that are not empty into the folder, and return their paths."""
     files = {name: text for name, text in files.items() if text.strip()}
     with writing(folder, "a team is a folder of files"):
         for target, text in files.items():
@@ -107,7 +107,8 @@ def _checked(name: str) -> str:
         rule = "it names a Python module: lower-case letters, digits and underscores, and no keyword"
         fix = f"use {words if words[:1].isalpha() and not keyword.iskeyword(words) else 'my_team'}"
         raise ConfigError(f"NAME {name}", rule=rule, fix=fix)
-    # Search for a module or package outside the current folder; a folder without code has no origin.
+    # Search for an installed module or package of this name, outside the current folder. A folder without code does not
+    # count: its spec has no origin.
     spec = PathFinder.find_spec(name, [path for path in sys.path if path not in ("", os.getcwd())])
     installed = spec is not None and spec.origin is not None
     known = name in group_files("mas") or _class_name(name) in ("Outcome", "Tag", "Task", "Team", "Workflow")

@@ -44,6 +44,6 @@ def main(argv: list[str]) -> int:
             page.parent.mkdir(parents=True, exist_ok=True)
             write_whole(page, found.html())
     written = {} if page is None else {"written": str(page)}
-    # The error that ended a run may contain text of a model.
+    # The error that ended a run may contain a model's text, which could control the terminal.
     show(options, found.json() | written, printable(found.text()) + "".join(f"\n{path}\n" for path in written.values()))
     return 0

@@ -1,7 +1,7 @@
 """Serve an exported team as one model of an OpenAI-compatible server.
 
 The policies are loaded into this process, or are at --endpoint. The server has /v1/chat/completions, /v1/models,
-/health and /metrics. A policy alone is the model NAME/POLICY.
+/health and /metrics. Its model NAME/POLICY is one policy without the team.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def parser() -> Parser:
 def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     key = _key(options.host, options.api_key_env, allowed=options.no_api_key)
-    # Before models are loaded: a port in use is found at once.
+    # Listen before the models are loaded, so that a port in use is reported at once.
     with listening(options.host, options.port) as listens, ExitStack() as stack:
         runtime = load_runtime(options, options.dir)
         stack.callback(runtime.stop)

@@ -146,13 +146,14 @@ def task_of(options: argparse.Namespace) -> Task:
 
 
 def row_file(text: str) -> tuple[Path, int]:
-    """Split `--row FILE:N` into the file and the number."""
+    """Split `--row FILE:N` into the file and the number, which is 0 if it is missing."""
     file, _, number = text.rpartition(":")
     return (Path(file), int(number)) if file and number.isdecimal() else (Path(text), 0)
 
 
 def _replies(given: Sequence[str], known: Sequence[str]) -> Replies:
-    """Sort scripted texts into those for all agents, and those by agent or role; `known` has the names of both."""
+    """Group scripted replies by the agent or role that they name. If no reply names an agent, the replies are for all
+    agents. `known`: the names of agents and roles."""
     of_all, by_agent = list[str](), dict[str, list[str]]()
     for reply in given:
         name, colon, text = reply.partition(":")

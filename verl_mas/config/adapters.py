@@ -1,4 +1,5 @@
-"""Adapters that share a base: the list of them, and the table from which the base's workers and engines read it."""
+"""Adapters that share a base: which policies they are, and the table from which the workers and engines of the base
+read their settings."""
 
 from __future__ import annotations
 
@@ -21,12 +22,13 @@ from verl_mas.errors import ConfigError
 
 
 ALL_LINEAR = "all-linear"
-# A string is a regular expression for whole names. An item of a list is a name, or the last parts of one.
+# A string is a regular expression that matches whole names of modules. An item of a list is the whole name of a module
+# or its last parts.
 Targets: TypeAlias = str | list[str] | None
 
 
 def plain(names: object) -> Targets:
-    """Convert the lists of a configuration, which are OmegaConf's, to plain lists."""
+    """Convert a list of OmegaConf to a plain list. A string and None are returned unchanged."""
     return names if names is None or isinstance(names, str) else [str(name) for name in cast("Iterable[object]", names)]
 
 
@@ -52,13 +54,14 @@ def _selects(wanted: str | list[str], name: str, key: str) -> bool:
         ) from error
 
 
-# Key in the `extra_info` of a batch with the policy whose adapter computes. Without it, the bare base computes.
+# Key in the `extra_info` of a batch. Its value is the policy whose adapter is used. Without this key, the base is used
+# without an adapter.
 ADAPTER = "adapter"
 
 # Key in `rollout.custom` with the table of a base's adapters.
 KEY = "adapters"
-# Prefix of adapter names in PEFT. A name without it that is also a module's, such as `layers`, would make PEFT empty
-# the state of every other adapter.
+# Prefix of adapter names in PEFT. Without it, an adapter with the name of a module, such as `layers`, would make
+# PEFT empty the state of every other adapter.
 PREFIX = "mas_"
 
 
@@ -131,7 +134,7 @@ def write_table(view: DictConfig, table: Mapping[str, Adapter]) -> None:
         each = [one.target_modules for one in table.values()]
         lists = [names for names in each if names is not None and not isinstance(names, str)]
         model.target_modules = sorted({*chain(*lists)}) if len(lists) == len(each) else ALL_LINEAR
-        # Each adapter has a path of its own.
+        # The table has the path of each adapter, so the base has none.
         model.lora_adapter_path = None
 
 

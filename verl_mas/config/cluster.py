@@ -26,10 +26,10 @@ COUNTS = ("num_cpus", "num_gpus")
 
 
 def joined(config: DictConfig) -> bool:
-    """Whether a cluster is running, whose resources cannot be counted on this machine."""
+    """Whether a Ray cluster is running already. Its resources cannot be counted on this machine."""
     import ray
 
-    # In a worker, Ray gives the address neither in the environment nor in a file.
+    # Ask Ray first: in a worker, the address is neither in the environment nor in a file.
     return ray.is_initialized() or address(config) is not None
 
 
@@ -39,7 +39,7 @@ def address(config: DictConfig) -> str | None:
 
     ray_init = OmegaConf.select(config, RAY_INIT)
     if not isinstance(ray_init, DictConfig):
-        return None  # The check refuses it.
+        return None  # The checks refuse a `ray_init` that is not a mapping.
     given: str | None = ray_init.get("address")
     if given in (None, "auto"):
         given = os.environ.get("RAY_ADDRESS") or given
@@ -88,8 +88,8 @@ def sent_command() -> str | None:
 
 
 def loopback_servers(mas: MasConfig, settings: Mapping[str, object], nodes: int) -> Iterator[ConfigWarning]:
-    """Find addresses of servers on this machine, which on other nodes would mean those nodes. `settings`: the arguments
-    of the workflow."""
+    """Find loopback addresses in settings: on every other node, such an address means the node itself. `settings`: the
+    arguments of the workflow."""
     urls = dict(pair for name, value in settings.items() for pair in _texts(f"mas.workflow.args.{name}", value))
     urls |= {f"mas.policies.{name}.remote.base_url": s.remote.base_url for name, s in mas.policies.items() if s.remote}
     for setting, url in urls.items():
@@ -114,5 +114,5 @@ def _texts(path: str, value: object) -> Iterator[tuple[str, str]]:
 def _loopback(url: str) -> bool:
     try:
         return "://" in url and is_loopback(urlsplit(url).hostname)
-    except ValueError:  # no address
+    except ValueError:  # not a valid URL
         return False

@@ -1,5 +1,5 @@
-"""The tag of an engine with the policy that it serves. The trainer writes it; the engine's server and adapter read
-it."""
+"""A tag that names the policy of an engine. The trainer writes the tag; the engine's server and adapter read the
+tag."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EngineTag:
     policy: str = DEFAULT_POLICY
     # The index of the policy's first replica, from which verl derives the names of servers and sockets, and ports.
     rank_offset: int = 0
-    time_sliced: bool = False  # Whether only one policy at a time, of this and others, uses the GPU
+    time_sliced: bool = False  # Whether this policy shares its GPUs with others, one policy at a time
 
     @staticmethod
     def is_in(rollout: Mapping[str, Any] | DictConfig) -> bool:
@@ -35,8 +35,8 @@ class EngineTag:
 
     @classmethod
     def of(cls, rollout: Mapping[str, Any] | DictConfig) -> EngineTag:
-        """Read the tag from `actor_rollout_ref.rollout`, which verl passes as YAML, without `custom`, or as a
-        dataclass."""
+        """Read the tag from `actor_rollout_ref.rollout`, a node of the configuration or verl's dataclass. If it has no
+        `custom`, the tag has its default values."""
         custom = rollout.get("custom") or {}
         return cls(**{field.name: custom[field.name] for field in fields(cls) if field.name in custom})
 

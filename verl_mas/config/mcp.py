@@ -13,8 +13,8 @@ class McpSpec(Checked):
     """`mas.mcp.<name>`: a server of tools that speaks MCP, either a program or a URL."""
 
     command: list[str] = field(default_factory=list)
-    """The program and its arguments. Each agent-loop worker starts one, whose standard input and output are the
-    connection."""
+    """The program and its arguments. Each agent-loop worker starts the program, and communicates with it over standard
+    input and output."""
 
     url: str | None = None
     """The address of a running server, such as http://host:8000/mcp (streamable HTTP)."""
@@ -26,8 +26,8 @@ class McpSpec(Checked):
     """Further variables that the program gets from the run's environment, such as an API key."""
 
     start_timeout_s: Positive = 30.0
-    """Time limit in seconds for the server to start and list its tools. Calls have the `tool_timeout_s` of the
-    agent."""
+    """Time limit in seconds for the server to start and list its tools. The time limit of a tool call is the
+    `tool_timeout_s` of the agent."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

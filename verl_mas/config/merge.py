@@ -16,8 +16,8 @@ Path = tuple[str, ...]
 
 
 def own_section(config: DictConfig, name: str) -> str:
-    """Return the setting with a policy's own overrides, for commands. A base that is missing in `mas.policies` is
-    declared first, as frozen."""
+    """Return the prefix of command-line arguments that set overrides of a policy. If `mas.policies` lacks the policy,
+    which is then the base of adapters, the prefix first declares the policy as frozen."""
     declared = OmegaConf.select(config, "mas.policies") or [name]
     return f"{'' if name in declared else f'++mas.policies.{name}.trainable=false '}++mas.policies.{name}.overrides"
 
@@ -26,7 +26,7 @@ def overridden(copied: DictConfig, spec: PolicySpec) -> DictConfig:
     """Merge a policy's overrides into a copied configuration, and return it."""
     section = copied[SECTION]
     OmegaConf.set_struct(section, False)
-    # In place: `OmegaConf.merge` and the assignment of its result copy the section twice.
+    # Merge in place, because `OmegaConf.merge` and the assignment of its result would copy the section twice.
     section.merge_with(spec.overrides)
     return copied
 
@@ -64,8 +64,8 @@ def materialize_interpolations(config: DictConfig, mas: MasConfig) -> list[str]:
 
 
 def set_default_tokenizer_model(config: DictConfig, mas: MasConfig) -> None:
-    """Set `actor_rollout_ref.model` to the model of the first policy if every policy overrides it, because verl reads
-    the data with its tokenizer."""
+    """Set `actor_rollout_ref.model` to the model of the first policy if every policy overrides the model. verl reads
+    the data with the tokenizer of this model."""
     local = [OmegaConf.create(spec.overrides) for spec in mas.policies.values() if not spec.remote]
     paths = [OmegaConf.select(overrides, "model.path") for overrides in local]
     if paths and None not in paths:
@@ -87,7 +87,7 @@ def snapshots(mas: MasConfig) -> list[str]:
 
 
 def snapshot_sources(mas: MasConfig) -> set[str]:
-    """Return the policies whose weights snapshots take."""
+    """Return the policies from which snapshots take their weights."""
     return {spec.snapshot.of for spec in mas.policies.values() if spec.snapshot}
 
 

@@ -43,7 +43,7 @@ def mode_of(config: DictConfig) -> Mode | None:
 
 @dataclass(frozen=True)
 class Staleness:
-    """How far tasks are ahead of the training, by verl's settings."""
+    """How far the tasks may be ahead of the training, as verl's settings define it."""
 
     # W: batches of tasks that are dispatched before the first step, so a step trains on tasks dispatched W steps ago.
     warmup: float

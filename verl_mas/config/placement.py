@@ -75,7 +75,7 @@ def serving_pool(mas: MasConfig, name: str) -> str:
 
 
 def replica_size(run: Run, name: str) -> int:
-    """The GPUs of one engine replica of a policy."""
+    """The number of GPUs of one engine replica of a policy."""
     return gpus_of_replica(lambda key: run.view(name).value(f"rollout.{key}"))
 
 
@@ -122,7 +122,7 @@ def gpus_needed(run: Run) -> int:
 
 def cpus_needed(run: Run) -> int:
     """The number of Ray CPUs: one per GPU share, one per storage unit of TransferQueue, one for its controller, and one
-    spare. Ray places an actor without resources only where a CPU is free."""
+    spare, because Ray places an actor without resources only on a node with a free CPU."""
     shares = sum(sum(pool_shape(run, pool)) * slots(run.mas, pool) for pool in used_pools(run.mas))
     shares += sum(reward_shape(run.config)) * CPUS_PER_GPU
     return shares + int(run.config.transfer_queue.backend.SimpleStorage.num_data_storage_units) + 2
@@ -141,7 +141,7 @@ def placed(run: Run, name: str) -> DictConfig:
         offset, profiler = EngineTag.of(rollout).rank_offset, rollout.get("profiler")
         if offset and profiler:
             first = offset * gpus_of_replica(lambda key: rollout.get(key, 1))
-            # Without ranks, verl profiles the first one.
+            # If no ranks are set, verl profiles the first rank.
             profiler.ranks = [first + rank for rank in profiler.get("ranks") or [0]]
         if len(neighbours) > 1 and mas.pools[spec.pool].offload and view.trainer.device != "cpu":
             for role, key in product(("actor", "ref"), TRAINING_ENGINES):
@@ -182,7 +182,8 @@ def requests_at_once(run: Run) -> int:
     """The number of requests that all engines serve at once. Without local engines, it is the limit of concurrent
     requests to the endpoints.
 
-    Policies on one pool share its GPUs, and all sessions may call the same policy, so their numbers are not added.
+    Policies on one pool share its GPUs, and all sessions may call the same policy. So a pool counts with the largest
+    number of its policies, not with their sum.
     """
 
     def requests(name: str) -> int:

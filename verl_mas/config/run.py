@@ -75,7 +75,7 @@ class Run:
 
     @cached_property
     def _dump(self) -> bytes:
-        # Loading it takes 4 ms; a deep copy takes 19.
+        # Loading the pickle takes 4 ms, but a deep copy of the configuration takes 19 ms.
         return pickle.dumps(self.config)
 
     def copy(self) -> DictConfig:
@@ -130,8 +130,8 @@ class View:
         return {}
 
     def section(self, name: str) -> DictConfig:
-        """Return a section of `actor_rollout_ref`, which is much faster than the whole configuration. It must not be
-        changed."""
+        """Return a section of `actor_rollout_ref` with the policy's overrides, which must not be changed. This is much
+        faster than making the whole configuration."""
         if name not in self._sections:
             section = OmegaConf.merge(self.run.config[SECTION][name], self.spec.overrides.get(name) or {})
             assert isinstance(section, DictConfig)
@@ -148,7 +148,7 @@ class View:
     @property
     def critic_path(self) -> str:
         """Path of the model from which the policy's critic starts, with a new head. It is the policy's own model if
-        critic.model.path is not set, or is that of actor_rollout_ref."""
+        critic.model.path has verl's default or the same value as actor_rollout_ref.model.path."""
         path = str(self.run.config.critic.model.path)
         return str(self.get("model.path") if path in (ANY_MODEL, self.run.config[SECTION].model.path) else path)
 
@@ -184,7 +184,7 @@ class View:
         """Share of training steps with a forward pass for old log-probs."""
         if self.correction.get("bypass_mode"):
             return 0.0
-        return 1 / self.old_log_probs_every if self.run.mode else 1.0  # verl's own trainer makes one in every step
+        return 1 / self.old_log_probs_every if self.run.mode else 1.0  # verl's own trainer makes a pass in every step
 
     @property
     def proportional(self) -> bool:
@@ -196,7 +196,7 @@ class View:
         """Whether the policy's updates skip rows without advantage."""
         if self.run.mas.skip_zero_advantage != "auto":
             return self.run.mas.skip_zero_advantage
-        # A critic learns from every row.
+        # A critic learns from every row, and these terms are computed for every row.
         others = self.run.critics or any(
             self.get(f"actor.{term}") for term in ("use_kl_loss", "entropy_coeff", "calculate_entropy")
         )
@@ -214,12 +214,13 @@ class View:
         return bool(self.run.config.trainer.device == "cpu" if self.shared_prefixes is None else self.shared_prefixes)
 
 
-# From the `mas:` node of a configuration to `MasConfig`.
+# Read the `mas:` node of a configuration into a `MasConfig`.
 
 
 # The pool of engines that `+mas/mode=separate_async` makes.
 SERVING = "serve"
-# Sections that a snapshot takes from its policy. Other sections are only for training.
+# Sections of overrides that a snapshot copies from the policy whose weights it takes. The other sections are only for
+# training.
 SERVED = ("model", "rollout")
 
 
@@ -264,7 +265,8 @@ def _unknown_sources(mas: MasConfig) -> Iterator[ConfigError]:
 
 
 def serve_apart(mas: MasConfig) -> MasConfig:
-    """Add a pool whose engines serve all policies, unless a policy names a pool for its engines."""
+    """Add a pool for the engines of the trained policies, and for the frozen policies of the default pool. Change
+    nothing if a policy names a pool for its engines."""
     served = [spec for spec in mas.policies.values() if not spec.remote and not spec.adapter_of]
     if not any(spec.engines for spec in served):
         mas.pools.setdefault(SERVING, PoolSpec())

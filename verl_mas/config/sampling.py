@@ -15,7 +15,7 @@ class Sampling(TypedDict, total=False):
     """Sampling settings of an agent, where they differ from those of the rollout."""
 
     temperature: Temperature
-    """0: greedy. The row's temperature reaches the trainer."""
+    """0: greedy. The trainer computes log-probs at the temperature of each row."""
 
     top_p: Annotated[float, Above(0), Range(high=1)]
     """Sample from the most probable tokens whose probabilities add up to this share."""

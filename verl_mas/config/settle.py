@@ -58,7 +58,7 @@ def _loops(config: DictConfig) -> Iterator[str]:
 
 
 def _deviation(config: DictConfig) -> Iterator[str]:
-    """Turn off the division by the standard deviation, as Dr. GRPO does."""
+    """Translate verl's setting that turns off the division by the standard deviation, as in Dr. GRPO."""
     scale = OmegaConf.select(config, "mas.advantage.scale")
     if config.algorithm.norm_adv_by_std_in_grpo is False and scale is None:
         done = _set(config, {"mas.advantage.scale": "none", "algorithm.norm_adv_by_std_in_grpo": True})

@@ -37,9 +37,9 @@ def load_module(where: str, setting: str) -> ModuleType:
 
 
 def _load_file(where: str, setting: str) -> ModuleType:
-    # These functions of `os` report a path that the system refuses as a missing file.
+    # Use functions of `os`, because they treat a path that the system refuses like a missing file.
     file = Path(os.path.realpath(where))
-    # One name per file, so that a second load finds the first and registers nothing twice.
+    # Each file has one module name, so that a second load finds the loaded module and registers nothing twice.
     name = USER_MODULE + "".join(c if c.isalnum() else "_" for c in str(file))
     if name in sys.modules:
         return sys.modules[name]

@@ -122,7 +122,8 @@ def load_dataclass(kind: type[T], values: object, path: str) -> T:
 
 
 def check_fields(made: object, path: str) -> None:
-    """Apply the same rules to a dataclass that code constructs. Call this in `__post_init__`."""
+    """Check the fields of a dataclass that code constructs, by the rules of `load_dataclass`. Call this in
+    `__post_init__`."""
     assert is_dataclass(made)
     reader, hints = _Reader(), settable(type(made))
     for item in fields(made):
@@ -291,7 +292,7 @@ def _simple(core: Hint, value: object, path: str) -> object:
         return number if math.isfinite(number) else _REFUSED
     for option in get_args(core):
         if option is types.NoneType:
-            continue  # None is read before; as a class it would take any value
+            continue  # None is handled before; NoneType as a class would accept any value
         trial = _Reader()
         found = trial.read(option, value, path)
         if not trial.errors:

@@ -1,4 +1,4 @@
-"""The scorer of a taskset of verifiers alone, as a reward function for the answer of any team.
+"""Reward function that uses only the scorer of a taskset of verifiers, so that it can score the answer of any team.
 
 verl-mas data verifiers textarena --options game=Hangman-v0 --out runs/hangman
 ... reward.custom_reward_function.path=pkg://verl_mas.data.verifiers
@@ -15,7 +15,7 @@ from verl_mas.gateway.host import host_of
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflows.verifiers import NUMBER, OPTIONS, PROGRAM
 
-SOURCE = "verifiers/"  # before the id of the taskset
+SOURCE = "verifiers/"  # prefix of `data_source`, before the id of the taskset
 
 
 async def compute_score(
@@ -27,8 +27,8 @@ async def compute_score(
     folder: str | None = None,
     **_: object,
 ) -> dict[str, float]:
-    """Score an answer as verifiers scores a rollout whose only reply is the answer; return the parts and metrics,
-    too."""
+    """Score an answer as verifiers scores a rollout whose only reply is the answer. Returns the score with its parts
+    and metrics."""
     if not data_source.startswith(SOURCE) or NUMBER not in extra_info:
         value, rule = f"data_source={data_source} and extra_info.{NUMBER}", "a row names a task of a taskset"
         raise DataError(value, rule=rule, fix="write the rows with `verl-mas data verifiers TASKSET --out FOLDER`")

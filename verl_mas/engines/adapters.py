@@ -1,5 +1,5 @@
-"""Several adapters on one base, for verl's engines, which know only one adapter: which adapter a request uses, and
-which tensors of a push belong to which adapter."""
+"""Several adapters on one base, for verl's engines, which know only one adapter. This module records which adapter a
+request uses, and sorts the tensors of a weight update by adapter."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def require(adapter: str | None, known: Collection[str], ready: bool) -> None:
 
 
 class AdapterServer(Server):
-    """Mixin before a server class of verl. Without adapters it changes nothing."""
+    """Mixin that comes before a server class of verl in a list of bases. Without adapters it changes nothing."""
 
     updates = 0  # how often the engine has received weights
 
@@ -81,8 +81,8 @@ class AdapterServer(Server):
 def by_policy(
     weights: Iterable[tuple[str, torch.Tensor]], policies: Collection[str]
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """Sort the tensors of a push by policy and key. Raise EngineLost if a policy has none, or if some belong to another
-    policy."""
+    """Sort the tensors of a weight update by policy and key. Raises EngineLost if a policy gets no tensors, or if a
+    tensor belongs to a policy that is not in `policies`."""
     tensors: dict[str, dict[str, torch.Tensor]] = {policy: {} for policy in policies}
     for name, tensor in weights:
         policy, _, key = name.partition(_BETWEEN)

@@ -1,7 +1,7 @@
-"""The versions of an engine with which verl-mas was compared, and the differences of an installed version.
+"""The versions of an engine with which verl-mas was compared, and what an installed version lacks.
 
-`scripts/engine_names` has the names of engines that verl-mas uses. A nightly test compares them with the wheels of
-these versions. Sources are read, not imported.
+`scripts/engine_names` lists the names in engines that verl-mas uses. A nightly test looks for these names in the wheels
+of the versions. The source files are read, not imported.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from verl_mas.util import installed_version
 class Contract:
     package: str
     tested: tuple[str, str]  # the version that verl pins, and the newest one whose names were compared
-    needs: Mapping[str, str] = field(default_factory=dict)  # feature -> the first version that has what it uses
+    needs: Mapping[str, str] = field(default_factory=dict)  # feature -> the first version that supports it
     # Classes whose fields verl reads with `dataclasses.fields`. If one of them is not a dataclass, verl cannot start
     # the engine.
     dataclasses: Sequence[str] = ()
-    wheel: str = ""  # the package on PyPI whose Python sources are the engine's; empty: the engine's own
+    wheel: str = ""  # another package on PyPI with the engine's Python sources; empty: `package` has them
 
     @property
     def untested(self) -> str | None:
@@ -64,7 +64,7 @@ def defined(path: str) -> ast.stmt | None:
     none."""
     module, _, name = path.partition(":")
     top, *rest = module.split(".")
-    # This imports nothing for a top-level package; for a submodule it would.
+    # `find_spec` imports nothing for a top-level package, but for a submodule it would import the package.
     spec = importlib.util.find_spec(top)
     file = Path(((spec and spec.submodule_search_locations) or [""])[0]).joinpath(*rest).with_suffix(".py")
     tree = ast.parse(file.read_text()) if file.is_file() else ast.Module([], [])

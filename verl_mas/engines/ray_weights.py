@@ -57,7 +57,7 @@ class RayWeights(CheckpointEngine):
     async def send_weights(self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None) -> None:
         if not self._receivers:
             for _ in weights:
-                """Every worker takes part in gathering a tensor."""
+                """Discard the tensor, but gather it, because every worker must take part in that."""
             return
         async for bucket in pack(weights, self.bucket_size):
             waiting = await self._each("put", ray.put(bucket))
@@ -85,7 +85,7 @@ class RayWeights(CheckpointEngine):
                 for packed in bucket:
                     yield packed.name, unpack(packed).to(device)
         finally:
-            # Refuse further buckets, since the sender waits until its buckets are taken, and would wait indefinitely.
+            # Refuse further buckets with an error, because the sender would wait indefinitely until they are taken.
             self._arrived = None
 
     @property

@@ -1,4 +1,4 @@
-"""Checks of sampling settings, in the configuration and in every act: which ones an engine or endpoint takes."""
+"""Checks in the configuration and in every act that the engine or endpoint takes the given sampling settings."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from verl_mas.engines.contract import defined
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError
 
-# Sampling setting that verl-mas sets -> the setting that decides its value. Candidates are branches, and the trainer
-# needs log-probs.
+# Sampling settings that verl-mas sets itself, each with the setting that decides its value. `n` is reserved, because
+# candidates are branches of a session; `logprobs` is reserved, because the trainer needs log-probs.
 SET_BY_US = {"n": "mas.branch.k", "logprobs": "actor_rollout_ref.rollout.calculate_log_probs"}
 # Settings that an OpenAI-compatible endpoint may take besides the common ones: OpenAI's own, vLLM's and SGLang's.
 ENDPOINT_NAMES = frozenset(
@@ -47,7 +47,7 @@ def names_of(engine: str | None) -> frozenset[str] | None:
 
 
 def sampling_errors(given: Mapping[str, object], engine: str | None, path: str) -> Iterator[ConfigError]:
-    """Find errors in flat settings for an engine. None: the engine is not known yet. `path`: where the settings are."""
+    """Find errors in flat settings. `engine` is None if it is not known yet. Errors name the settings by `path`."""
     known = names_of(engine)
     for name in given:
         if name in SET_BY_US:
@@ -73,7 +73,7 @@ def converted(given: Mapping[str, object], path: str) -> dict[str, object]:
 
 
 def engine_errors(given: Mapping[str, object], rollout: DictConfig, path: str) -> Iterator[ConfigError]:
-    """Find flat settings that a policy's engine refuses as it is configured. `path`: where the settings are."""
+    """Find flat settings that a policy's engine refuses because of its configuration. Errors name them by `path`."""
     facts, budget = facts_of(str(rollout.name)), given.get(THINKING)
     options = rollout.engine_kwargs.get(rollout.name) or {} if budget is not None else {}
     if budget is not None and facts.thinking_fix and (fix := facts.thinking_fix(options)):

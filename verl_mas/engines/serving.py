@@ -11,8 +11,8 @@ from verl_mas.config.run import R, Run, View
 from verl_mas.engines.facts import facts_of
 from verl_mas.engines.platform import DEVICE as CPU
 
-# The share of a GPU that engines may reserve, all together or a single one in phases. Contexts, graphs and trainers
-# take the rest.
+# Largest share of a GPU that engines may reserve: all engines of a pool if they are awake together, each single engine
+# if they take turns in phases. CUDA contexts, CUDA graphs and trainers need the rest.
 MOST = 0.85
 
 

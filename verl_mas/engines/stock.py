@@ -40,7 +40,7 @@ _loading = Lock()
 
 
 class OffsetReplica(RolloutReplica):
-    """Mixin before a replica class of verl."""
+    """Mixin for verl's replica classes, placed before them in the bases. It adds the policy's offset to the rank."""
 
     server_class: EngineClass
     server_mixin: type[object] | None = None
@@ -70,7 +70,7 @@ class OffsetReplica(RolloutReplica):
 
 
 class OffsetAdapter(BaseRollout):
-    """Mixin before an adapter class of verl."""
+    """Mixin for verl's adapter classes, placed before them in the bases. It adds the policy's offset to the rank."""
 
     def __init__(self, config: RolloutConfig, model_config: Passed, device_mesh: Passed, replica_rank: int = -1):
         if replica_rank == -1:
@@ -96,8 +96,8 @@ def register_adapter(engine: str, base: ModuleType) -> None:
 
 
 def __getattr__(name: str) -> type[object]:
-    """Make the adapter class of an engine; verl looks it up by name. Its base class imports the engine, so it is made
-    only when it is needed."""
+    """Make the adapter class of an engine when verl looks the class up by name. The class is not made earlier, because
+    its base class imports the engine."""
     facts = facts_of(name)
     if facts.stock_adapter is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

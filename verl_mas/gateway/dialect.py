@@ -145,7 +145,7 @@ class Served:
 
 
 class Dialect(Protocol):
-    """A protocol. It has the path of its requests, and it parses requests and formats acts."""
+    """An HTTP protocol of programs: the path of its requests, and methods that parse requests and format acts."""
 
     @property
     def path(self) -> str: ...
@@ -216,8 +216,8 @@ def checked_tools(schemas: Sequence[JsonObject]) -> Sequence[Tool]:
 
 def with_schema(messages: Sequence[Message], schema: object) -> list[Message]:
     """Return the messages with the schema of the reply in the system prompt. The engine samples without a grammar,
-    because the trainer computes the log-probs of free sampling (benchmarks/typed_output.py measures the bias of a
-    grammar)."""
+    because the trainer computes log-probs without a grammar, and the difference would bias training
+    (benchmarks/typed_output.py measures this bias)."""
     if not schema:
         return list(messages)
     text = f"Reply with one JSON value of this schema, and nothing else:\n{json.dumps(schema)}"

@@ -1,8 +1,8 @@
-"""The fork server of programs. It imports what the file of a Python program imports, and each session is a fork. Any
-other command is started in a fork that has imported nothing.
+"""The fork server of programs. It imports the packages that the file of a Python program imports, and each session
+runs in a fork of this server. Any other command runs in a fork of a server that has imported no packages.
 
-The file itself and modules of the user run only in the fork, because they make clients with the session's address and
-key. This module needs only the standard library, so that any interpreter can run it.
+The file itself and modules of the user run only in the fork, because they may create clients with the session's address
+and key. This module needs only the standard library, so that any interpreter can run it.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def imported(file: str, seen: set[str]) -> Iterator[str]:
 
 
 def _statements(body: Sequence[ast.stmt], needed: bool = True) -> Iterator[tuple[ast.stmt, bool]]:
-    """Yield the import statements of a file, and the statements that change SETTINGS, in their order. Each comes with a
-    bool that tells whether the program needs it. Imports in `try` are not needed."""
+    """Yield the import statements of a file, and the statements that change SETTINGS, in their order. Each statement
+    comes with a bool: whether its failure is reported. False for imports in `try`, and for changes of SETTINGS."""
     for node in body:
         if isinstance(node, ast.Import):
             yield from ((ast.copy_location(ast.Import([alias]), node), needed) for alias in node.names)
@@ -197,7 +197,7 @@ def _open_socket() -> str:
 
 def _named() -> Iterator[Named]:
     """Find names in modules whose value is exactly that of a variable that differs per session, like
-    `openai.azure_endpoint`. Each fork sets them again."""
+    `openai.azure_endpoint`. Each fork sets these names to the values of its session."""
     variables = {value: name for name, value in os.environ.items() if "-".join(MARK) in value}
     for names in gc.get_objects():
         for name, value in names.items() if type(names) is dict and "__spec__" in names else ():

@@ -15,8 +15,8 @@ THOUGHT = re.compile(r"\A(?:\s*<think>)?.*?</think>\s*", re.DOTALL)
 
 
 class Canonical(NamedTuple):
-    """The parts of a message that chat templates read, in a form that can be compared. It lacks ids of calls, and
-    fields that clients add."""
+    """The parts of a message that chat templates read, in a form that can be compared. This form has no ids of calls,
+    and no fields that clients add."""
 
     role: str
     content: str
@@ -54,8 +54,8 @@ def spellings(served: Canonical, stopped_by: str | None = None, *, thinking: boo
 
 
 def difference(known: Sequence[Canonical], given: Sequence[Canonical], start: int) -> str:
-    """Describe the first difference between two transcripts, which are equal up to message `start`, to explain why a
-    request began a row."""
+    """Describe the first difference between two transcripts, which are equal up to message `start`. The description
+    explains why a request started a new row."""
     if not given:
         return "it was asked before"
     if not known:

@@ -2,7 +2,7 @@
 
 This file needs only the standard library, so that any interpreter can run it. Each line of JSON on stdin starts or
 cancels a session, and each line of JSON on stdout has the outcome or the error of a session. `python runner.py FILE
-NAME` only loads a function, to check that this works.
+NAME` only loads a function, to check that the function can be loaded.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class ProgramTask:
 
 @dataclass
 class Gateway:
-    """The endpoint of the agents. Every client of OpenAI's or Anthropic's protocol reaches an agent by the name of a
-    model."""
+    """The endpoint of the agents. Any client of OpenAI's or Anthropic's protocol can send requests to it; the name of
+    the model in a request selects the agent."""
 
     base_url: str
     api_key: str = field(repr=False)
@@ -185,7 +185,7 @@ def end() -> None:
 
 
 def failure(error: BaseException) -> dict[str, object]:
-    """Describe an error with the program's own frames, without those of this file, which come first."""
+    """Describe an error with the frames of the program, without the frames of this file, which come first."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename != __file__] or list(frames)
     text = "".join([*traceback.format_list(own), *traceback.format_exception_only(type(error), error)])

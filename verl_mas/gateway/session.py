@@ -1,5 +1,5 @@
-"""The server's side of a session of a program. Each request is an act, and a repeated request gets the reply of the
-same act."""
+"""The server's side of a session of a program. Each new request is an act of an agent. A repeated request is not a new
+act, and gets the reply of the earlier act."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Rules:
 
     thinking: Literal["keep", "drop"] = "keep"
     """The effect of a program that leaves the thought of a reply out of its history. keep: later turns still see the
-    thought, in the same row. drop: they start a new row without it."""
+    thought, in the same row. drop: later turns start a new row without the thought."""
 
     typed: dict[str, Annotated[int, Range(2, 64)]] = field(default_factory=dict)
     """Maximum number of attempts of an agent at a reply that fits the JSON schema of its request: `{solver: 4}`.
@@ -258,8 +258,8 @@ class GatewaySession:
 
 
 def cut_at(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
-    """Return the text before the first stop string, and this stop string; the whole text and None without a stop
-    string."""
+    """Return the text before the first stop string, and this stop string. If the text has no stop string, return the
+    whole text and None."""
     places = [(text.index(stop), stop) for stop in stops if stop in text]
     if not places:
         return text, None

@@ -36,8 +36,8 @@ class Secret:
 
 
 def secrets(kind: Kind, split: str, count: int | None, seed: int = 0) -> list[Secret]:
-    """Sample different tasks of a split, in random order; without `count`, all of them. Words, pairs, and a requested
-    thing with its colour, are held out."""
+    """Sample different tasks of a split, in random order; without `count`, all of them. The splits share no
+    words in `word`, no pairs in `pair`, and no pairs of a requested thing and its colour in `asked`."""
     rng = random.Random(f"secret words {kind} {split} {seed}")
     names = [(thing,) for thing in THINGS] if kind == "word" else list(product(COLOURS, THINGS))
     chosen = [name for name in names if split_of(" ".join(name)) == split]
@@ -65,7 +65,8 @@ def items(kind: Kind, count: int | None, *, split: str = TRAIN, seed: int = 0) -
 
 
 def shuffled(tasks: Sequence[Item]) -> list[Item]:
-    """The control: the scout has the knowledge of the next task, so its messages keep their distribution."""
+    """Make the tasks of the control, in which the scout has the knowledge of the next task. Its messages do not help
+    the judge, but keep their distribution."""
     return [
         replace(task, source=SHUFFLED, extra={**task.extra, "known": other.extra["known"]})
         for task, other in with_next(tasks)
@@ -85,13 +86,13 @@ def secret_of(extra_info: DatasetFields) -> Secret:
 
 @register_workflow("secret_words")
 class SecretWords(Workflow):
-    """A scout writes one message to a judge, which answers. Of kind `asked`, the judge asks first."""
+    """A scout writes one message to a judge, which answers. In tasks of kind `asked`, the judge asks first."""
 
     agents = ("scout", "judge")
 
     control: Literal["none", "all", "own"] = "none"
-    """none: the team. all, own: the judge acts alone. It reads the scout's knowledge (the ceiling), or nothing of it
-    (the floor)."""
+    """none: the team acts. all: the judge acts alone and reads the scout's knowledge (the ceiling). own: the judge acts
+    alone, without the scout's knowledge (the floor)."""
 
     async def run(self, task: Task, team: Team) -> Outcome:
         secret = secret_of(task.extra_info)
@@ -114,7 +115,7 @@ def graded(reply: str, answer: str) -> tuple[float, float]:
     return 2 * found / (len(words) + len(wanted)), float(words == wanted)
 
 
-# The text that an agent always reads comes first, so that it is computed once.
+# The constant text of an agent's prompts comes first, so that engines with a prefix cache compute it only once.
 _TELL = {
     "word": "You tell a friend the secret word in one short sentence.",
     "pair": "You tell a friend the secret colour in one short sentence.",

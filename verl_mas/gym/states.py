@@ -21,8 +21,9 @@ State = TypeVar("State")
 
 
 class States(Workflow, Generic[State]):
-    """Only the end of a session is rewarded. A candidate that does not end it is scored by what follows. Override
-    `over`, `actor`, `prompt`, `after`, `unsaid` and `outcome`, and call `play` in `run`. States are immutable."""
+    """Only the end of a session is rewarded. A candidate that does not end the session is scored by its continuations.
+    Override `over`, `actor`, `prompt`, `after`, `unsaid` and `outcome`, and call `play` in `run`. States are
+    immutable."""
 
     continuations: Annotated[int, Range(0, 64)] = 0
     """Continuations of each candidate to the end; its reward is their mean outcome. 0: a candidate that does not end
@@ -33,8 +34,8 @@ class States(Workflow, Generic[State]):
     reward minus their mean. 0: it has the session's reward."""
 
     control: Literal["none", "all", "part"] = "none"
-    """none: the team. all, part: the last agent acts alone, with the knowledge of all agents (the ceiling), or with its
-    own part of it (the floor)."""
+    """none: the team acts. all: the last agent acts alone, with the knowledge of all agents (the ceiling). part: the
+    last agent acts alone, with its own part of the knowledge (the floor)."""
 
     text: Literal["words", "compact"] = "words"
     """words: prompts for language models. compact: prompts of a few letters, for tiny models."""
@@ -119,7 +120,7 @@ class States(Workflow, Generic[State]):
 
 @dataclass(frozen=True)
 class Letters:
-    """1 to `at_most` letters of an alphabet, in upper or lower case, separated by spaces or commas."""
+    """Codec of 1 to `at_most` letters of an alphabet, in upper or lower case, separated by spaces or commas."""
 
     alphabet: str
     at_most: int

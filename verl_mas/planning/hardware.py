@@ -13,7 +13,7 @@ GIB = 2**30
 USABLE = 0.99
 # Nominal GB -> usable GiB of cards that store ECC data in their memory (L4 and A10G; L40S).
 WITH_ECC: dict[float, float] = {24: 22.5, 48: 44.5}
-# A run fits if its worst moment takes at most this share of the card. The rest is for fragmentation and unknown needs.
+# A run fits if its peak memory is at most this share of the card. The rest is for fragmentation and unknown needs.
 SAFE = 0.92
 
 

@@ -45,7 +45,7 @@ _CONTEXTS = {("Qwen/Qwen3", "-Base"): 32768, ("Qwen/Qwen2.5", "-Instruct"): 3276
 
 
 def known(name: str) -> Fields | None:
-    """The fields of config.json that decide a model's size; None for a model that is not in the table."""
+    """Return the fields of config.json that decide a model's size; None for a model that is not in the table."""
     for suffix in ("", "-Base", "-Instruct"):
         base = name.removesuffix(suffix)
         if base in KNOWN and base + suffix == name:

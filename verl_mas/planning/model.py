@@ -51,8 +51,10 @@ class ModelSize:
     head: str = "lm_head"  # the name of the output layer, which `all-linear` excludes
     uncached: int = 0  # layers without keys and values
     tower: int = 0  # parameters of a vision tower and of the layers between it and the text model
-    vision: Vision | None = None  # None also for a tower not of Qwen's kind: only its weights are counted
-    is_value_model: bool = False  # it outputs one number per token in place of logits, whatever `tied` is
+    # None without a tower, and for a tower whose configuration differs from that of Qwen models. Only the weights of
+    # such a tower are counted.
+    vision: Vision | None = None
+    is_value_model: bool = False  # it outputs one number per token in place of logits, and `tied` has no effect
 
     @cached_property
     def parameters(self) -> int:

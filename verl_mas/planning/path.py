@@ -1,8 +1,8 @@
-"""The path of a policy's training: which kernels compute attention and log-probs in verl 0.9.1, and their costs.
+"""The training path of a policy: the kernels for attention and log-probs in verl 0.9.1, and their costs.
 
 With `use_fused_kernels`, log-probs are computed without materialising the logits. Otherwise verl uses flash-attn's
-cross entropy if that package is installed, whichever attention is used. VERL_DISABLE_FLASH_ATTN_CE=1 prevents this, and
-`full_determinism` sets that variable. In all other cases verl uses its own function, which
+cross entropy if that package is installed, whichever attention is used. VERL_DISABLE_FLASH_ATTN_CE=1 disables this
+cross entropy, and `full_determinism` sets that variable. In all other cases verl uses its own function, which
 `verl_mas.engines.platform.log_probs` replaces.
 """
 

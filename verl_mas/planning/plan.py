@@ -132,7 +132,7 @@ def _policy(run: Run, policy: Policy, pools: Mapping[str, Pool], usual: Mapping[
 
 
 def _adapters(run: Run, policy: Policy) -> JsonObject:
-    """Describe the policies that are adapters on a base. Their memory is part of the base's."""
+    """Describe the policies that are adapters on a base. The memory of the adapters is part of the base's memory."""
     return {
         name: {
             "rank": int(run.view(name).value("model.lora_rank")),
@@ -165,7 +165,7 @@ def _pool(pool: Pool, usual: Pool, shape: Sequence[int], host: Terms) -> JsonObj
         "worst": _named(event, pool),  # the phase and policy of the worst moment
         "gpu": event.total / GIB,  # memory of one GPU at the worst moment
         "expected": worst(usual).total / GIB,  # like `gpu`, with rows of the usual length
-        "parts": _gib(event.parts),  # of `gpu`
+        "parts": _gib(event.parts),  # the terms of `gpu`
         "host": total(host) / GIB,  # host memory of each node, without the processes themselves
         "host_parts": _gib(host),
     }
@@ -215,7 +215,8 @@ def _fix(pool: Pool, gpus: int, larger: Larger | None) -> str:
 
 
 def _lacking(name: str, pool: Pool, usual: Pool, step: Step, change: str) -> list[Problem]:
-    """Report that a pool does not fit. If the usual rows do not fit either, every step would fail."""
+    """Report that a pool does not fit with one longest row per micro batch, with usual rows, or only with micro batches
+    full of longest rows."""
     found = [[*_memory(name, rows, change)] for rows in (fit.one_row(pool), usual)]
     # An error for either kind of rows takes precedence over a warning for the other.
     refused = next((each for each in found if any(isinstance(one, ConfigError) for one in each)), None)

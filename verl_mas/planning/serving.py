@@ -16,7 +16,7 @@ from verl_mas.planning.training import CONTEXT, layer_activations
 GRAPHS, WORKSPACE = 1.0 * GIB, 0.5 * GIB
 # Tokens of the largest image that Qwen's processors accept by default. Engines process such an image when they start.
 LARGEST_IMAGE = 16_384
-# Number of buckets that verl's checkpoint engine between pools allocates on each side, sending and receiving.
+# verl's checkpoint engine, which sends weights from one pool to another, allocates this number of buckets on each side.
 APART_BUCKETS = 2
 
 
@@ -66,8 +66,8 @@ def awake(policy: Policy, cache: float) -> Terms:
 
 
 def asleep(policy: Policy, cache: float) -> Terms:
-    """Memory of a sleeping engine. The context and the captured graphs stay; some engines with an adapter keep their
-    weights, too."""
+    """Memory of a sleeping engine. The context and the captured graphs stay. Some engines that serve adapters also keep
+    the weights of the base."""
     if policy.elsewhere or policy.receives or not policy.sleeps:
         return awake(policy, cache)
     kept = weights(policy) if policy.serves_adapters and policy.memory.keeps_base else 0.0
@@ -78,8 +78,8 @@ def syncing(policy: Policy) -> Terms:
     """Memory while weights arrive: the engine has its weights but no KV cache; the trainer gathers tensors and sends
     them in buckets.
 
-    Weights from another pool arrive in two buckets at a time, and are passed to the engine in a third bucket. A
-    snapshot reads its weights from a folder.
+    Weights from another pool arrive in two buckets at a time, and a third bucket passes them to the engine. The weights
+    of a snapshot are read from a folder into one bucket.
     """
     here = {} if policy.elsewhere else {**beside(policy), "weights": weights(policy)}
     if policy.receives:
@@ -96,8 +96,8 @@ def received(policy: Policy) -> float:
 
 
 def host_copy(policy: Policy, *, phases: bool) -> float:
-    """Bytes of one replica's weights in host memory. Some engines always have a copy; others have one if they sleep and
-    keep their weights."""
+    """Bytes of one replica's weights in host memory. Some engines always have a copy. Other engines have a copy only if
+    they must keep their weights while they sleep."""
     if policy.elsewhere or policy.receives:
         return 0.0
     kept = phases or not policy.trains or policy.serves_adapters

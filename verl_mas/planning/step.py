@@ -1,4 +1,5 @@
-"""Estimates what a training step samples and how long it takes, for rows of mean length: docs/train/plan.md."""
+"""Estimates the samples and the duration of a training step whose rows all have the mean length. See
+docs/train/plan.md."""
 
 from __future__ import annotations
 
@@ -21,16 +22,17 @@ from verl_mas.workflow.base import agents_of, resolve
 
 @dataclass(frozen=True)
 class Assumed:
-    """Numbers that no configuration states; `--assume NAME=VALUE` sets them. `usual_step` replaces None."""
+    """Numbers that no configuration states; `--assume NAME=VALUE` sets them. `usual_step` estimates values that are
+    None."""
 
     acts: Positive | None = None  # Acts per session, on average
     prompt: Positive | None = None  # Prompt tokens per act, on average
     response: Positive | None = None  # Response tokens per act, on average
     steps: Count | None = None  # Training steps of the run
-    tflops: Positive = 989.0  # Peak TFLOPS of a GPU in bfloat16. Defaults for GPUs are an H100's.
+    tflops: Positive = 989.0  # Peak TFLOPS of a GPU in bfloat16. The GPU defaults of this class describe an H100.
     # The share of `tflops` that training and prefill reach. torchtitan measured 0.33 for Llama 3.1 8B with FSDP2,
-    # without torch.compile, on H100s with a lower power limit (its llama3_h100_202412_torchtitan.md). That includes the
-    # logits, which this plan counts separately.
+    # without torch.compile, on H100s with a lower power limit (its llama3_h100_202412_torchtitan.md). The measured
+    # share includes the logits, which this plan counts separately.
     mfu: Share = 0.35
     bandwidth: Positive = 3.35  # Bandwidth of a GPU's memory in TB/s
     mbu: Share = 0.5  # The share of `bandwidth` that decoding reaches
@@ -84,7 +86,7 @@ class Step:
 
     @property
     def at_limit(self) -> Step | None:
-        """The step with replies of maximal length; None if the length of replies is not a guess."""
+        """The step with replies of maximal length; None if `--assume` sets the length or it is already maximal."""
         guessed = self.assumed.response is None and self.response < self.longest
         return replace(self, response=float(self.longest), prompt=self.fullest) if guessed else None
 
@@ -137,7 +139,7 @@ def rows_of(run: Run, step: Step) -> Mapping[str, float]:
 
 
 def expected(policy: Policy, step: Step) -> Policy:
-    """Return the policy with micro batches of rows of mean length in place of the longest rows."""
+    """Return the policy with micro batches that hold rows of mean length instead of rows of maximal length."""
     of_gpu = policy.rows * step.length / policy.trainers
     share = 1.0 if not policy.path.packed else min(1.0, step.length / policy.row)
 
@@ -182,7 +184,7 @@ def _sampling(policy: Policy, step: Step) -> float:
 def _token(policy: Policy, step: Step, at_once: float) -> float:
     """Seconds in which an engine samples one token of each request.
 
-    Limited by reading weights and KV caches, or by computing, whichever takes longer.
+    Either reading weights and KV caches or computing limits the speed: the longer of the two times counts.
     """
     model, assumed = policy.model, step.assumed
     cache = at_once * (step.prompt + step.response / 2) * kv_per_token(policy)
@@ -226,7 +228,8 @@ def _token_pass(policy: Policy, step: Step, batch: float) -> float:
 
 
 def training_line(policy: Policy, step: Step) -> str:
-    """Describe a policy's training path, and the seconds of its log-probs and updates on it and with flash-attn."""
+    """Describe a policy's training path. It includes the estimated seconds of log-probs and updates on this path, and
+    with flash-attn if that would be faster."""
     if not policy.trains:
         return ""
     fastest = replace(policy, path=policy.path.fastest)

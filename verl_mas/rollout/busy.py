@@ -62,12 +62,12 @@ def union(spans: Iterable[Span], gap: float = 0.0) -> list[Span]:
 
 
 def total(spans: Iterable[Span]) -> float:
-    """Seconds in at least one of the spans."""
+    """Seconds that at least one of the spans covers."""
     return sum(end - begin for begin, end in union(spans))
 
 
 def seconds(spans: Iterable[Span], window: Span) -> float:
-    """How much of the window is in at least one of the spans."""
+    """Seconds of the window that at least one of the spans covers."""
     first, last = window
     inside = ((max(begin, first), min(end, last)) for begin, end in spans)
     return total((begin, end) for begin, end in inside if end > begin)

@@ -1,4 +1,4 @@
-"""Counts of a worker's sessions, and the metrics that the counts of all workers make."""
+"""Counts of a worker's sessions, and the metrics that are computed from the counts of all workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from verl_mas.workflow.session import SessionResult
 
 @dataclass(frozen=True)
 class Reported:
-    """A number that sessions reported: its sum, and how many of them did."""
+    """A number that sessions reported: its sum over these sessions, and how many sessions reported it."""
 
     total: float
     sessions: int
@@ -34,7 +34,7 @@ class Reported:
 class SessionCounts:
     sessions: int = 0
     acts: int = 0
-    probe_acts: int = 0  # acts that continue candidates as probes; the other counts leave them out, except the tokens
+    probe_acts: int = 0  # acts that continue candidates as probes: not in `acts`, but in `generated_tokens`
     probe_tokens: int = 0
     generated_tokens: int = 0  # of all acts
     trainable_tokens: int = 0  # of policies that are trained
@@ -45,18 +45,18 @@ class SessionCounts:
     retried: int = 0
     tasks: int = 0
     groups_given_up: int = 0
-    faults: Mapping[str, int] = field(default_factory=dict)  # of all attempts, by kind
+    faults: Mapping[str, int] = field(default_factory=dict)  # number of faults in all attempts, by kind
     first_faults: Mapping[str, str] = field(default_factory=dict)  # the first fault of each kind, with its traceback
     tool_calls: Mapping[str, int] = field(default_factory=dict)  # by agent
     tool_errors: Mapping[str, int] = field(default_factory=dict)  # by agent: calls that returned an error
     replies: Mapping[str, int] = field(default_factory=dict)  # by agent
     cut: Mapping[str, int] = field(default_factory=dict)  # by agent: replies that ended at the limit of tokens
-    forged_tokens: Mapping[str, int] = field(default_factory=dict)  # by agent, where there are any
+    forged_tokens: Mapping[str, int] = field(default_factory=dict)  # by agent; agents without forged tokens are missing
     infos: Mapping[str, Reported] = field(default_factory=dict)  # the numbers of `Outcome.info` and of the scorer
-    record_bytes: int = 0  # on disk, of sessions
+    record_bytes: int = 0  # size of the session records on disk
     without_space: int = 0  # sessions that were not recorded because mas.trajectories.max_gib was reached
     busy: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)  # by policy: when requests were at its engines
-    requests: Mapping[str, float] = field(default_factory=dict)  # by policy: seconds of its requests, added up
+    requests: Mapping[str, float] = field(default_factory=dict)  # by policy: the sum of the seconds of its requests
 
     @classmethod
     def of(cls, finished: SessionResult) -> SessionCounts:
@@ -78,7 +78,7 @@ class SessionCounts:
             failed={finished.faults[-1].kind.value: 1} if failed else {},
             retried=int(bool(finished.faults) and not failed),
             faults=Counter(fault.kind.value for fault in finished.faults),
-            # In reverse, so that the first of a kind replaces the later ones.
+            # In reverse order, so that the first fault of a kind replaces later faults of that kind.
             first_faults={fault.kind.value: described(finished, fault) for fault in reversed(finished.faults)},
             tool_calls=Counter(agent for agent, _ in calls),
             tool_errors=Counter(agent for agent, call in calls if call.error is not None),
@@ -147,7 +147,7 @@ class SessionCounts:
         )
 
     def summary(self, where: str) -> str:
-        """How many sessions failed, by kind, in one line."""
+        """Describe in one line how many sessions failed, by kind of fault."""
         share = f"all {self.sessions}" if self.dropped == self.sessions else f"{self.dropped} of {self.sessions}"
         tasks = f"; {self.groups_given_up} of {self.tasks} tasks dropped" if self.groups_given_up else ""
         return f"{share} sessions of {where} failed: {self._kinds()}{tasks}"

@@ -20,7 +20,7 @@ from verl_mas.workflow.codecs import JsonObject
 
 Render: TypeAlias = Callable[[list[Message], list[JsonObject]], Sequence[int]]
 MOST_SHAPES = 4096
-# Keys by whose values templates choose their marks.
+# Keys whose values decide which marks a template writes.
 STRUCTURE = ("role", "type")
 DELIMITER = re.compile(r"[<>|\[\]\uff5c]")
 IDENTIFIER = re.compile(r"\w+")
@@ -43,8 +43,9 @@ class Net:
         found = self._count(render(messages, tools) if ids is None else ids)
         if found == self._harmless(messages, tools, render):
             return
-        # The numbers also differ if a template itself chooses its marks by a text. Such marks remain if the characters
-        # of every possible mark in the texts are separated by spaces, but a forged mark disappears.
+        # The numbers also differ if a template itself writes other marks because of a text. To distinguish this from a
+        # forgery, render the prompt with a space after each delimiter in its texts: a forged mark then disappears, and
+        # the marks of the template remain.
         parts = [("the tools", messages, in_texts(_apart, tools))]
         for place, message in enumerate(messages):
             changed = [*messages[:place], in_texts(_apart, message), *messages[place + 1 :]]
@@ -72,7 +73,7 @@ class Net:
 
 def _suspicious(value: object) -> bool:
     """Whether a text or a key has a character with which marks begin or end. Most prompts have none of these
-    characters."""
+    characters, and need no further check."""
     if isinstance(value, dict):
         return any(_suspicious(part) for part in (*value, *value.values()))
     if isinstance(value, list | tuple):

@@ -8,7 +8,7 @@ EVERY_S = 0.05
 
 
 class Longest(float):
-    """A duration whose sum with another is the longer of the two."""
+    """A duration whose sum with another duration is the longer of the two durations."""
 
     def __add__(self, other: float) -> Longest:
         return Longest(max(self, other))

@@ -1,4 +1,4 @@
-"""verl's agent-loop manager for teams, which `rollout.agent.agent_loop_manager_class` names."""
+"""A subclass of verl's agent-loop manager for teams. `rollout.agent.agent_loop_manager_class` selects it."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ SECONDS_TO_CANCEL = 30.0
 
 
 def early_workers(config: DictConfig) -> list[Actor]:
-    """Start agent-loop workers that import while engines start. The manager that gets the engines' clients takes them
-    over."""
+    """Start agent-loop workers that import modules while engines start. When the engines serve, the manager that gets
+    their clients uses these workers."""
     return cast("list[Actor]", MasAgentLoopManager.create(config, None).agent_loop_workers)
 
 
 class MasAgentLoopManager(AgentLoopManagerTQ):
-    """verl's manager with workers for teams. `llm_client` is verl's client, or one client per policy, by name; None
-    before there are engines."""
+    """verl's manager with workers for teams. `llm_client` is verl's client, or a mapping from policy names to
+    clients; None before the engines exist."""
 
     def __init__(self, *args: object, **kwargs: object):
         super().__init__(*args, **kwargs)
         self._full = False
         self._spec = load(self.config.get("mas")).trajectories
-        # verl's __init__ has set its own worker class.
+        # Replace the worker class that verl's __init__ has set.
         worker = RemoteEarlyWorker if self.llm_client is None else RemoteMasAgentLoopWorker
         self.agent_loop_workers_class = worker  # type: ignore[assignment]
         with open_dict(self.config):
-            # Every worker gets the configuration, and the name of the attempt with it.
+            # Pass the name of the attempt to the workers in the configuration, which every worker gets.
             self.config[ATTEMPT] = new_attempt(self._records)
 
     async def _init_agent_loop_workers(self) -> None:
@@ -57,13 +57,15 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
         await asyncio.gather(*[worker.begin.remote(*given) for worker in self._workers])
 
     def generate_sequences(self, prompts: TensorDict) -> None:
-        """Rotate the workers, since verl always gives fewer tasks than workers to the first workers."""
+        """Rotate the workers after a batch with fewer tasks than workers. verl always gives such a batch to the first
+        workers, so the other workers would get no tasks."""
         super().generate_sequences(prompts)
         if (count := len(prompts)) < len(self.agent_loop_workers):
             self.agent_loop_workers = [*self.agent_loop_workers[count:], *self.agent_loop_workers[:count]]
 
     def pause(self, policies: Sequence[str] | None = None) -> None:
-        """Close the gates of the policies, or of all, in every worker: none of their requests reaches an engine."""
+        """Close the gates of these policies, or of all policies, in every worker. Their requests then reach no engine
+        until `resume`."""
         ray.get([worker.pause.remote(policies) for worker in self._workers])
 
     def resume(self, policies: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The rows of a session as they are stored: verl's fields, ours, and the tags."""
+"""Converts a session to the rows that are stored, with verl's fields, fields of verl-mas, and tags."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def stored_rows(session: Session, models: Mapping[str, Model], dataset: Fields) 
 
 
 def failed_validation_row(session: Session, models: Mapping[str, Model], dataset: Fields, log_probs: bool) -> StoredRow:
-    """Make the row of a failed validation session, which counts as zero; without it, the average would leave the
-    session out.
+    """Make the row of a failed validation session, with reward 0. Without this row, the average would skip the session.
 
-    Its prompt is the first prompt of the policy, or one token if there was none.
+    Its prompt is the first prompt of the policy, or one token if the policy had no prompt.
     """
     task = session.task
-    # Take the policy of any agent with a model here: agents of endpoints have no tokens, and a base may have no agent.
+    # Choose a policy in `models` on which an agent acts. Policies of endpoints are not in `models`, because they have
+    # no tokens, and a base in `models` may have no agent.
     member = next(member for member in session.config.members.values() if member.spec.policy in models)
     policy, model = member.spec.policy, models[member.spec.policy]
     prompts = (reply.generation.prompt_ids for reply in session.replies if reply.policy == policy)
@@ -91,7 +91,7 @@ def _stored(acts: Row, key: RowKey, session: Session, model: Model, dataset: Fie
 
 _TOKENS = ("prompt_ids", "response_ids", row.RESPONSE_MASK, "response_logprobs")
 _made = cast("Callable[..., type[AgentLoopOutput]]", create_model)
-# Tokens as arrays, which become tensors twenty times as fast as lists.
+# A variant of AgentLoopOutput with tokens in arrays, which are converted to tensors twenty times as fast as lists.
 _OfArrays = _made("_OfArrays", __base__=AgentLoopOutput, **dict.fromkeys(_TOKENS, (object, None)))
 
 
@@ -165,7 +165,8 @@ def observation(prompt_ids: Sequence[int], images: Sequence[Image] = ()) -> int:
 
 
 def answer_of(session: Session, models: Mapping[str, Model], tokenizer: Tokenizer) -> AgentLoopOutput:
-    """Return the answer as it was sampled, if it is a reply, else its text as tokens. `models`: by policy."""
+    """Return the answer of a session for verl's reward function. If the answer is a reply, its sampled tokens are used;
+    otherwise its text is tokenized. `models`: the models by policy."""
     answer = session.outcome.answer if session.outcome else None
     if answer is None:
         value = "an outcome with neither an answer nor a reward"

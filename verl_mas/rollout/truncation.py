@@ -1,4 +1,4 @@
-"""Shortening prompts that are too long. The system prompt and the task's own messages stay."""
+"""Shortens prompts that are too long: drops the oldest messages after the opening, or cuts the longest text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Count = Callable[[Sequence[Message]], int]
 
 def fit(messages: Sequence[Message], limit: int, rule: str, count: Count, opening: int = 0) -> list[Message]:
     """Shorten the messages to at most `limit` tokens, by `rule`: error, drop_oldest or middle. `drop_oldest` keeps the
-    first `opening` messages, and at least those up to the first user message."""
+    first `opening` messages, and in any case all messages up to the first user message."""
     length = count(messages)
     if length <= limit:
         return list(messages)
@@ -39,7 +39,8 @@ def _drop_oldest(messages: list[Message], limit: int, count: Count, opening: int
     kept = messages
     while len(kept) > opening + 1:
         kept = [*kept[:opening], *kept[opening + 1 :]]
-        # A template may refuse two messages of one role in a row, so a user message is dropped with its reply.
+        # A template may refuse two consecutive messages of the same role. So if a user message follows the dropped
+        # message, it is dropped, too.
         if len(kept) > opening + 1 and kept[opening]["role"] == "user":
             kept = [*kept[:opening], *kept[opening + 1 :]]
         if count(kept) <= limit:

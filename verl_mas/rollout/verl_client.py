@@ -105,8 +105,8 @@ class Model:
 
     @cached_property
     def placeholders(self) -> frozenset[int]:
-        """Tokens that stand for an image or a video. Sampled in a reply, they would refer to an image that the row
-        lacks."""
+        """Tokens that stand for an image, a video or audio. If such a token were sampled in a reply, it would refer to
+        media that the row lacks."""
         found = (get_processor_token_id(self.processor, kind) for kind in ("image", "video", "audio"))
         return frozenset(token for token in found if token is not None)
 
@@ -123,7 +123,7 @@ class Model:
 
 @dataclass
 class Prompt:
-    """A prompt for the engine. In a conversation, the last `len(mask)` of the `ids` belong to the response of the
+    """A prompt for the engine. If it continues a row, the last `len(mask)` of the `ids` belong to the response of that
     row."""
 
     ids: list[int]
@@ -195,7 +195,7 @@ class VerlPolicy:
         return self._loops[key]
 
     def sampling(self, request: Request) -> Fields:
-        """Return the rollout's settings, as verl's worker makes them, overridden by the request's settings."""
+        """Return the sampling parameters: as verl's worker makes them, overridden by the request's settings."""
         rollout = self._rollout
         kwargs = rollout.val_kwargs if request.validate else rollout
         params = {
@@ -255,7 +255,7 @@ class VerlPolicy:
                 self.model.net.check(fitted, tools, lambda texts, tools: build(texts, tools=tools or None), found)
             return self.model.shared(found)
 
-        if media:  # slow, so it runs in a thread of the default pool
+        if media:  # processing media is slow, so it runs in a thread of the default pool
             return await asyncio.to_thread(fitted_ids)
         async with _PROMPT.here():
             return await asyncio.get_running_loop().run_in_executor(_TOKENS, fitted_ids)
@@ -419,7 +419,7 @@ def _schemas(request: Request) -> list[JsonObject]:
 
 def _empty_reply(continues: Continuation) -> Generation:
     """Make the empty reply of a full row: no token is sampled, and the row does not get the last messages. A new row
-    that begins from a full one stays empty, as the tokens of the full row are trained in that row."""
+    that continues a full row has no response tokens, because those tokens are trained in the full row."""
     before = continues.generation
     if continues.row is None:
         before = replace(before, response_ids=(), response_mask=(), log_probs=None)

@@ -1,4 +1,4 @@
-"""Runs sessions inside verl's agent-loop worker. Importing this loads verl."""
+"""Runs sessions inside verl's agent-loop worker. Importing this module loads verl."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from verl_mas.workflow.session import Session, SessionConfig, SessionResult
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 
-# The value of `rollout.agent.default_agent_loop`, or of a dataset's `agent_name`, that means a team.
+# The value of `rollout.agent.default_agent_loop`, or of a dataset's `agent_name`, that selects the team's workflow.
 AGENT_LOOP = "mas"
 # The key in the configuration with which the manager passes the name of the attempt to its workers.
 ATTEMPT = "mas_attempt"
@@ -64,7 +64,7 @@ class GroupFailed(Exception):
 
 
 class MasAgentLoopWorker(_StockWorker):
-    """verl's worker, with teams. Prompts of other agent loops run as in verl."""
+    """A subclass of verl's worker that runs teams. Prompts of other agent loops run as in verl."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class MasAgentLoopWorker(_StockWorker):
         await super().generate_sequences(batch)
 
     async def pause(self, policies: Sequence[str] | None = None) -> None:
-        """Close the gates of the given policies, or of all. Until `resume`, their requests do not reach an engine."""
+        """Close the gates of these policies, or of all policies. Until `resume`, their requests reach no engine."""
         for name in self.gates if policies is None else policies:
             self.gates[name].close()
 
@@ -122,8 +122,8 @@ class MasAgentLoopWorker(_StockWorker):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def pop_counts(self, validate: bool) -> SessionCounts:
-        """Return the counts of training or validation since the last call. Busy times of engines are not split: all of
-        them are in the counts of training."""
+        """Return the counts of training or validation since the last call. The counts of training also include the busy
+        times of engines during validation."""
         self._raise_if_broken()
         counts, self.counts[validate] = self.counts[validate], SessionCounts()
         counts += SessionCounts(lag=self.lag.pop())
@@ -166,8 +166,8 @@ class MasAgentLoopWorker(_StockWorker):
             logger.error("task %s ends the run", uid, exc_info=error)
         # A cancelled task does not get here and gets no status, since nothing waits for it at the end of a run.
         self.counts[validate] += SessionCounts(tasks=1)
-        # Report a failure only for a group without rows, because the replay buffer replaces a failed group by another.
-        # A group that lost only some of its sessions has not failed.
+        # Report a failure only for a group without rows, because the replay buffer replaces a failed group by another
+        # group. A group that lost only some of its sessions has not failed.
         try:
             await data_plane.set_status(uid, partition, FINISHED if written else FAILURE)
         except Exception as error:
@@ -258,8 +258,8 @@ class MasAgentLoopWorker(_StockWorker):
             await self.trajectories.in_thread(self.trajectories.write, finished, status)
 
     def _model(self, policy: str) -> Model:
-        """Return the tokenizer and processor of a policy. If it has the same model as the worker's configuration, they
-        are the worker's."""
+        """Return the tokenizer and processor of a policy. If the policy has the model of the worker's configuration,
+        the worker's tokenizer and processor are returned."""
         view = self.run.view(policy).config.actor_rollout_ref.model
         if view == self.config.actor_rollout_ref.model:
             return Model(self.tokenizer, self.processor, self.hf_model_type, self.mm_processor_kwargs)
@@ -324,9 +324,10 @@ RemoteEarlyWorker = ray.remote(EarlyAgentLoopWorker)
 
 
 def collect_between_steps() -> None:
-    """Let Python's collector visit the oldest objects only in `pop_counts`, and never those that exist now.
+    """Let Python's collector visit its oldest generation only in `pop_counts`, and never the objects that exist now.
 
-    A full collection visits the imports and all running sessions, which stops the sessions for half a second and more.
+    A full collection visits all imported modules and running sessions, and stops the sessions for half a second or
+    longer.
     """
     gc.collect()
     gc.freeze()
@@ -337,7 +338,7 @@ def collect_between_steps() -> None:
 def clients_by_policy(
     mas: MasConfig, llm_client: LLMServerClient | Mapping[str, LLMServerClient]
 ) -> dict[str, LLMServerClient]:
-    """Return the client of each local policy. verl's own trainers have a single client, and so a single policy."""
+    """Return the client of each local policy. verl's own trainers have a single client, so they serve one policy."""
     local = [name for name, spec in mas.policies.items() if spec.remote is None]
     served = dict(llm_client) if isinstance(llm_client, Mapping) else dict.fromkeys(local[:1], llm_client)
     if sorted(served) != sorted(local):
@@ -348,6 +349,6 @@ def clients_by_policy(
 
 
 def gates_of(mas: MasConfig, policies: Iterable[str]) -> dict[str, Gate]:
-    """Make the gates. Policies that one base serves share its engines, and so their gate."""
+    """Make the gate of each policy. Policies with the same base share the engines of the base, so they share a gate."""
     gates: dict[str, Gate] = defaultdict(Gate)
     return {name: gates[resident(mas, name)] for name in policies}

@@ -3,7 +3,7 @@
 A checkpoint is a folder `global_step_N` with a folder per policy, `data.pt`, `driver_rng.pt`, `team.yaml`,
 `running_scores.json` if the estimator remembers scores, `queue` if tasks are in flight, and `run.json`. `run.json` is
 written last and lists the files with sizes and hashes. So a folder that a crash, a full disk or a partial restore left
-incomplete or mixed is never taken for a checkpoint. The pointer is written after `run.json`.
+incomplete or mixed is never used as a checkpoint. The pointer is written after `run.json`.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def whole_checkpoints(folder: Path) -> list[Checkpoint]:
 
 
 def last(folder: Path) -> Checkpoint | str:
-    """Return the checkpoint that the pointer names, or without a pointer the latest complete one. If there is none,
-    return the reason."""
+    """Return the checkpoint that the pointer names. Without a pointer to a step, return the latest complete checkpoint.
+    If there is no such checkpoint, return the reason."""
     if (pointer := read_pointer(folder)) and pointer[1] is not None:
         return read(folder_of_step(folder, pointer[1]))
     return next(reversed(whole_checkpoints(folder)), f"{folder} has no complete checkpoint")
@@ -195,8 +195,8 @@ def step_of(folder: Path) -> int | None:
 
 
 def choices(folder: Path, without: Path | None = None) -> str:
-    """Suggest how a run in `folder` can start if it cannot resume as requested. `without`: a checkpoint to leave
-    out."""
+    """Suggest how a run in `folder` can start if it cannot resume as requested. `without`: a checkpoint that is not
+    suggested."""
     anew = "trainer.resume_mode=disable starts from step 0"
     whole = [one for one in whole_checkpoints(folder) if one.folder != without]
     if not whole:

@@ -35,13 +35,13 @@ class Listed:
     partition: str  # train or val
     left_out: bool = False
     status: str = ""
-    reward: float | None = None  # of the team; None if only acts have rewards
-    scores: Mapping[str, Sequence[float]] | None = None  # by agent: the lowest and the highest score of its acts
+    reward: float | None = None  # the team's reward; None if only acts have rewards
+    scores: Mapping[str, Sequence[float]] | None = None  # agent -> lowest and highest score of its acts
     agents: Sequence[str] = ()
     policies: Sequence[str] = ()
     acts: int = 0
     malformed: int = 0
-    faults: Sequence[str] = ()  # kinds
+    faults: Sequence[str] = ()  # kinds of the session's faults
     index: object = None  # index of the task in its dataset
     source: str | None = None
     question: str = ""
@@ -51,17 +51,17 @@ class Listed:
 
     @property
     def key(self) -> str:
-        """The key with which the keys of the session's rows start."""
+        """The session's key, which is the beginning of the keys of its rows."""
         return session_key(self.uid, self.session)
 
 
-# Fields that are equal in the record.
+# Fields that are copied from the record, where they have the same names.
 COPIED = ("uid", "session", "step", "partition", "status", "started", "seconds")
 LISTED = tuple(item.name for item in fields(Listed))
 
 
 def listed(record: Record) -> Listed:
-    """List a record. Raises KeyError, TypeError, ValueError or AttributeError if it is not a record."""
+    """Make the list entry of a record. Raises KeyError, TypeError, ValueError or AttributeError for other data."""
     if record.get(LEFT_OUT):
         return Listed(*(record[name] for name in LISTED[:5]))
     acts, task, outcome = record["acts"], record["task"], record["outcome"]
@@ -160,7 +160,7 @@ def _shared(record: Record) -> Record:
         owner[name] = runs
     for act in shared["acts"]:
         if act["tokens"] is not None:
-            # Store one text, the lengths of the tokens and log-probs in hundredths: smaller than a list per token.
+            # One string, the tokens' lengths and log-probs in hundredths need less space than a list per token.
             texts = [text for text, _ in act["tokens"]]
             log_probs = [None if p is None or not isfinite(p) else round(100 * p) for _, p in act["tokens"]]
             act["tokens"] = {"text": "".join(texts), "lengths": list(map(len, texts)), "log_probs": log_probs}
@@ -168,7 +168,7 @@ def _shared(record: Record) -> Record:
 
 
 def _lists_of(record: Record) -> Iterable[tuple[Record, str]]:
-    """Yield the places of all lists of messages in a record: the mapping and the key."""
+    """Yield the mapping and the key under which each list of messages in a record is found."""
     yield record["task"], MESSAGES
     for act in record["acts"]:
         yield act, MESSAGES

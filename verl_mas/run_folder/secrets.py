@@ -1,8 +1,8 @@
 """Removal of keys and passwords from the files of a run.
 
-Removed are: values of settings that are named for a secret, all values of `env` mappings, users and queries in
-addresses, texts in the form of a known kind of key, and values of environment variables that are named for a secret,
-wherever they occur.
+The functions remove values of settings whose names mean a secret, all values of `env` mappings, users and queries in
+addresses, and strings in the form of a known kind of key. If the name of an environment variable means a secret, its
+value is removed from every string.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _NAME = re.compile(
     r"(?:^|[._-])(?:(?:api|access|private|secret)[_-]?key|secret|password|passwd|token|credentials?|authorization)$",
     re.IGNORECASE,
 )
-# Keys of OpenAI and others, the Hugging Face hub, GitHub, Slack and AWS; and HTTP's header.
+# Keys of OpenAI and others, the Hugging Face hub, GitHub, Slack and AWS, and the token in an HTTP header.
 _FORM = re.compile(
     r"\bsk-[\w-]{16,}|\bhf_\w{16,}|\bgh[po]_\w{20,}|\bxox[abp]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b|(?<=Bearer )\S+"
 )
-VARIABLES = ("env", "env_vars", "headers")  # mappings whose values are all hidden, whatever their names
-SHORTEST = 8  # shorter values of environment variables may be ordinary words
+VARIABLES = ("env", "env_vars", "headers")  # mappings whose strings are all hidden, whatever the keys
+SHORTEST = 8  # shorter values of environment variables stay, because they may be ordinary words
 
 
 def is_secret(name: str) -> bool:
@@ -33,7 +33,7 @@ def is_secret(name: str) -> bool:
 
 
 def without_secrets(value: object, name: str = "") -> object:
-    """Copy plain data without secrets. `name`: the setting that has it."""
+    """Copy plain data without secrets. `name`: name of the setting whose value the data is."""
     if isinstance(value, Mapping):
         texts = {key for key, own in value.items() if isinstance(own, str) and own}
         hidden = {key for key in texts if is_secret(str(key)) or name in VARIABLES}

@@ -19,10 +19,10 @@ from verl_mas.run_folder.records import LISTED, Listed, plain
 
 logger = logging.getLogger(__name__)
 SUFFIX = ".parquet"
-LEVEL = 9  # of zstd
+LEVEL = 9  # compression level of zstd
 CHUNK = 2**16  # bytes to read at once
 SESSION, RECORD = "session", "record"  # the columns
-# These options of Parquet would only make small files larger.
+# Switch off options of Parquet that would only make small files larger.
 SMALL = {"use_dictionary": False, "write_statistics": False, "store_schema": False}
 
 
@@ -42,7 +42,7 @@ def write_table(path: Path, lines: Sequence[bytes], entries: Sequence[Listed]) -
 def read_entries(path: Path) -> list[Listed]:
     """List the sessions of a file. Raises OSError or ValueError if it is damaged.
 
-    Fields that this version does not know are ignored; fields that another version did not write have their defaults.
+    Fields that this version does not know are ignored. Fields that are missing in the file get their defaults.
     """
     rows = map(json.loads, _column(path, SESSION))
     return [Listed(**{name: row[name] for name in LISTED if name in row}) for row in rows]

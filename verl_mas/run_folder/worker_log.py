@@ -52,7 +52,7 @@ class WorkerLog:
         self._file = (folder / FILE).open("a", encoding="utf-8", errors="replace", buffering=1)
         self._begun = False
         self._known: set[str] = set()
-        # Whether the last line of a process and stream was printed. Indented lines on stderr belong to it.
+        # (pid, is_err) -> whether the last line was printed. Indented lines on stderr are printed if that line was.
         self._last: dict[tuple[int | str, bool], bool] = {}
 
     def __call__(self, batch: Batch) -> None:
@@ -63,10 +63,10 @@ class WorkerLog:
             return
         self._begun |= by_trainer and any(BEGINS in line for line in lines)
         if by_trainer and not is_err and not self._begun:
-            return  # the configuration, with secrets; run.yaml has it without them
+            return  # skip the configuration, because it contains secrets; run.yaml has it without secrets
         self._file.write(clean("".join(f"({name} pid={pid}, ip={batch['ip']}) {line}\n" for line in lines)))
         if by_trainer and not is_err:
-            return  # numbers that metrics.jsonl has
+            return  # the trainer's stdout has numbers that are also in metrics.jsonl, so the console does not show them
         source = "" if by_trainer else f"({name} pid={pid}) "
         wanted = [LOGGED.sub(_short, line) for line in lines if self._is_wanted(line, name, pid, is_err)]
         (sys.stderr if is_err else sys.stdout).write("".join(f"{source}{line}\n" for line in wanted))

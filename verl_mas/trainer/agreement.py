@@ -21,8 +21,8 @@ from verl_mas.verl_.types import Fields
 
 # Key of the first distances in the `run.json` of a checkpoint.
 FIRST = "first distance of engine and trainer"
-TIMES = 3  # limit as a multiple of the first distance; in sound steps, tokens and entropy change it by less
-AT_ONCE = 2  # number of comparisons after a start in which a single one above the limit ends the run
+TIMES = 3  # limit as a multiple of the first distance; in healthy steps, the distance grows less
+AT_ONCE = 2  # number of comparisons after a start in which a single distance above the limit ends the run
 FEWEST = 64  # minimum tokens of a comparison; in bfloat16, single tokens may differ by more than the limit
 
 
@@ -31,7 +31,8 @@ class Agreement:
 
     `resumed`: the checkpoint from which the run continues; it has the first distances of its agents.
 
-    `corrected`: whether the loss corrects for other probabilities in the engines. The distance may then grow over time.
+    `corrected`: whether the loss corrects for probabilities that differ between engines and trainer. If it does, the
+    distance may grow over time.
     """
 
     def __init__(self, resumed: Checkpoint | None = None, *, corrected: bool = False):
@@ -43,8 +44,8 @@ class Agreement:
     def add(self, metrics: Mapping[str, float], step: int) -> None:
         """Raise UpdateFailed if an agent's engine seems to have other weights than the trainer.
 
-        One comparison above the limit is enough directly after a start; later it takes `STEPS` consecutive ones, and
-        with `corrected` later comparisons never end the run.
+        In the first comparisons after a start, one distance above the limit raises the error. Later, `STEPS`
+        consecutive distances above the limit raise it; if `corrected` is true, later comparisons never raise it.
         """
         for name in names_in(metrics, AGENT, "log_probs/mean"):
             mean, limit, tokens = (metrics[agent(name, f"log_probs/{key}")] for key in ("mean", "limit", "tokens"))

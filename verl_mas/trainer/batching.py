@@ -80,8 +80,8 @@ def plan(rows: int, updates: int, data_parallel: int, micro: MicroBatches = BY_T
 def spread_padding(tags: Tags, data_parallel: int, updates: int) -> list[int]:
     """Return an order in which every optimiser step, and each of its micro batches, gets its share of real rows.
 
-    verl gives each data-parallel rank a contiguous chunk and cuts that into mini-batches; a mini-batch of padding only
-    would divide by zero tokens. Real rows keep their order and their rank.
+    verl gives each data-parallel rank a contiguous chunk of rows and cuts the chunk into mini-batches. In a mini-batch
+    of padding only, the loss would be divided by zero tokens. Real rows keep their order and their rank.
     """
     chunk = len(tags) // data_parallel
     size = chunk // updates
@@ -110,8 +110,8 @@ def evenly(rows: Sequence[int], padding: Sequence[int]) -> list[int]:
 def side_by_side(groups: Sequence[object], lengths: Sequence[int], data_parallel: int) -> list[int]:
     """Return an order in which the rows of a group are adjacent and, as far as ranks of equal size allow, on one rank.
 
-    The longest groups are placed first. Each goes to the rank that can take most of it and, among such ranks, has the
-    fewest tokens so far.
+    The longest groups are placed first. Each group goes to the rank that can take most of its rows; among equal ranks,
+    the rank with the fewest tokens so far is chosen.
     """
     rows: dict[object, list[int]] = defaultdict(list)
     for row, group in enumerate(groups):

@@ -48,7 +48,7 @@ RNG_FILE = "driver_rng.pt"
 IN_FLIGHT = "tasks in flight"
 # Keys in `run.json` of the adapters of a run, and of their bases.
 ADAPTERS, BASES = "adapters", "bases"
-# Key in `run.json` of how the weights of each policy that is no adapter are stored.
+# Key in `run.json` of the settings with which each policy's weights are stored; adapters are under ADAPTERS.
 STORED = "stored weights"
 LOADERS = "data.dataloader_num_workers"
 CONFIG = "config.json"
@@ -94,7 +94,7 @@ class Checkpoints:
         remote = self.trainer.default_hdfs_dir and str(folder_of_step(Path(self.trainer.default_hdfs_dir), step))
         with writing(folder):
             if folder.exists():
-                # Left unfinished by a crash, or written before the run resumed from an earlier checkpoint.
+                # A crash left the folder unfinished, or the run has resumed from an earlier checkpoint.
                 shutil.rmtree(folder)
             folder.mkdir(parents=True)
         for name, policy in self.policies.items():
@@ -119,8 +119,8 @@ class Checkpoints:
     @property
     def _keep(self) -> int | None:
         """Number of checkpoints to keep, one more than configured; None: all. verl's workers delete the oldest
-        checkpoint before they write a new one. The extra one stays complete if a run breaks between the saves of two
-        policies."""
+        checkpoint before they write a new one. If the run breaks off between the saves of two policies, the extra
+        checkpoint is still complete."""
         removes = self.trainer.get("remove_previous_ckpt_in_save")
         keep: int | None = 1 if removes else self.trainer.max_actor_ckpt_to_keep
         return keep and keep + 1
@@ -166,7 +166,7 @@ def reading(folder: Path, part: str) -> Iterator[None]:
     try:
         yield
     except (MasError, RayActorError):
-        # A lost process is not a damaged file.
+        # Do not convert these errors, because they do not come from a damaged file.
         raise
     except Exception as error:  # damaged bytes can raise anything
         files = ", ".join(damaged(folder / part, "*.pt"))
@@ -189,9 +189,9 @@ def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigErro
 
 
 def differences(checkpoint: Checkpoint, run: Mapping[str, object], config: DictConfig) -> Iterator[ConfigError]:
-    """Yield why a run of this identity cannot resume from a checkpoint.
+    """Yield an error for each reason why a run of this identity cannot resume from a checkpoint.
 
-    A checkpoint of another run is allowed if the configuration names it, or in an evaluation.
+    The checkpoint may belong to another run if the configuration names it, or if this run is an evaluation.
     """
     yield from other_adapters(checkpoint, run)
     for name, before, now in _changed(checkpoint, run, STORED):
@@ -235,7 +235,7 @@ def run_identity(run: Run) -> dict[str, object]:
     """Return the settings that must not change when a run resumes. Lengths, sizes and addresses may change."""
     specs, shared = run.mas.policies, bases(run.mas)
     full = [name for name in run.trained if not specs[name].adapter_of]
-    # Only the name counts later: a folder may be moved, or be a copy of the hub's model of that name.
+    # Only the folder's name is compared later, because a folder may be moved or be a copy of the hub's model.
     models = {name: Path(str(run.view(name).value("model.path"))) for name in [*full, *shared]}
     identity: dict[str, object] = {
         "algorithm.adv_estimator": str(run.config.algorithm.adv_estimator),
@@ -282,7 +282,10 @@ def _stored(run: Run, name: str) -> dict[str, object]:
 
 
 def _vocabulary(view: View) -> dict[str, object]:
-    """Hash the tokens and their ids, which do not change when a tokenizer is saved again. Empty if it is not found."""
+    """Hash the tokens and their ids, which do not change when a tokenizer is saved again.
+
+    Returns an empty dict if no tokenizer is found.
+    """
     folder = local_folder(str(view.get("model.tokenizer_path") or view.value("model.path")))
     content = readable_json(folder / "tokenizer.json") if folder else {}
     if not isinstance(model := content.get("model"), dict):
@@ -318,7 +321,7 @@ def fingerprint(model: Path) -> str | None:
 
 
 def other_adapters(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterator[ConfigError]:
-    """Yield differences between the adapters and bases of a run and of a checkpoint, which prevent a resume."""
+    """Yield an error for each difference between the adapters or bases of a run and of a checkpoint."""
     saved, own = _policies_in(checkpoint.run, ADAPTERS), _policies_in(run, ADAPTERS)
     for name in (name for name in dict.fromkeys([*saved, *own]) if saved.get(name) != own.get(name)):
         again = f", or from its weights with mas.policies.{name}.overrides.model.lora_adapter_path="
@@ -352,7 +355,8 @@ def _changed(checkpoint: Checkpoint, run: Mapping[str, object], key: str) -> Ite
 
 
 def _agree(before: Mapping[str, object], now: Mapping[str, object]) -> bool:
-    """Whether both have the same values for the keys that both know. A checkpoint without a critic has none to load."""
+    """Whether both have the same values for the keys that both have. If only `now` has a critic, they do not agree,
+    because the checkpoint has no critic to load."""
     if CRITIC in now and CRITIC not in before:
         return False
     return all(before.get(key) in (None, value) for key, value in now.items() if value is not None)
@@ -363,12 +367,12 @@ def _text(settings: Mapping[str, object] | None) -> str:
 
 
 def saved_policies(run: Run) -> list[str]:
-    """The policies that have a folder in a checkpoint."""
+    """List the policies that have a folder in a checkpoint."""
     return [*run.trained, *snapshots(run.mas), *bases(run.mas)]
 
 
 def _rng_state() -> Fields:
-    # Use lists: `weights_only`, which keeps a foreign checkpoint from running code here, refuses arrays.
+    # Use lists, because `weights_only` refuses arrays; it prevents a foreign checkpoint from running code here.
     name, keys, *rest = np.random.get_state()
     return {
         "python": random.getstate(),

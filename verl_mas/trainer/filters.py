@@ -45,8 +45,10 @@ def sampled_tasks(rows: Rows, informative: Collection[str] | None = None) -> lis
 
 
 def session_values(rows: Rows, by: str) -> dict[str, list[float]]:
-    """Accuracies or team rewards of each task's sessions. A session's value is the mean over its rows, which
-    differ only if the workflow rewards single acts."""
+    """Return the accuracies or team rewards of each task's sessions. A session's value is the mean over its rows.
+
+    The rows of a session differ only if the workflow rewards single acts.
+    """
     values = accuracies(rows) if by == "acc" else [RowTags.of(tag).team_reward for tag in rows.tags]
     found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for key, value in zip(map(RowKey.parse, rows.keys), values, strict=True):

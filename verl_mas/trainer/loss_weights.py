@@ -4,7 +4,7 @@ In two of its loss modes verl divides a sum over rows by a number that its calle
 number in all optimiser steps of a training step: the step's total, divided by the number of optimiser steps.
 So the summed loss does not depend on how rows are distributed over optimiser steps, ranks and micro batches.
 
-`on_policy` is a separate change of verl's loss, which makes old log-probs unnecessary.
+`on_policy` is a separate change of verl's loss. With it, no separate pass has to compute old log-probs.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def weighted(
 ) -> tuple[Tensor, dict[str, object]]:
     """Compute verl's loss with each row's gradient times its weight in every term: policy, KL and entropy.
 
-    The values stay unchanged, so everything that depends on them (clipping, selection by covariance, metrics) does,
-    too.
+    The values of log-probs and entropy stay unchanged, so clipping, selection by covariance and metrics, which depend
+    on them, do not change.
     """
     weights = data[LOSS_WEIGHTS]
     outputs = dict(model_output)

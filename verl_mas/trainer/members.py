@@ -41,7 +41,7 @@ def make(name: str, run: Run, pools: Pools, total_steps: int) -> LocalPolicy | F
 
 
 def trained_by(member: Servers) -> Mapping[str, PolicyTrainer]:
-    """The trained policies, by name, that the engines of this policy serve: itself, or its adapters."""
+    """Return the trained policies, by name, that this policy's engines serve: the policy itself, or its adapters."""
     if isinstance(member, SharedBase):
         return member.adapters
     return {member.name: member} if isinstance(member, PolicyTrainer) else {}

@@ -48,7 +48,7 @@ ENDS = {"finished": (0, "FINISHED", "success"), "failed": (1, "FAILED", "crashed
 
 
 class KeptFile(FileLogger):
-    """A FileLogger that keeps lines up to step `until`; verl's starts its file again (patch: file-logger-resume)."""
+    """A FileLogger that keeps lines up to step `until`; verl's empties an existing file (patch: file-logger-resume)."""
 
     def __init__(self, project_name: str, experiment_name: str, until: float):
         path = metrics.file_of_verl(project_name, experiment_name)
@@ -60,10 +60,9 @@ class KeptFile(FileLogger):
 
 @contextmanager
 def logging_to(own: MetricsFile | None, until: float | None) -> Iterator[None]:
-    """Add the run's own file to the loggers that verl's trainer makes in this context, and close all of them at the
-    end.
+    """Add the run's own file to the loggers that verl's trainer makes in this context. Close all loggers at the end.
 
-    `until`: the step up to which verl's log file keeps its lines. None in a new run, which overwrites the file.
+    `until`: the step up to which verl's log file keeps its lines; None in a new run, which overwrites the file.
     """
     made: list[Tracking] = []
 
@@ -72,7 +71,7 @@ def logging_to(own: MetricsFile | None, until: float | None) -> Iterator[None]:
     ) -> Tracking:
         names = [default_backend] if isinstance(default_backend, str) else list(default_backend)
         theirs = [name for name in names if until is None or name != metrics.LOGGER]
-        # In a run that resumes (MLFLOW_RUN_ID), MLflow refuses parameters with other values.
+        # Exclude ATTEMPT: in a run that resumes (MLFLOW_RUN_ID), MLflow refuses parameters whose values have changed.
         settings = {name: value for name, value in config.items() if name != ATTEMPT}
         # Let SwanLab make a section per agent, as trackio and MLflow do, instead of one for all agents.
         os.environ.setdefault("SWANLAB_SECTION_RULE_IDX", "1")
@@ -140,7 +139,7 @@ def now() -> str:
 
 
 def versions(run: Run) -> dict[str, str | None]:
-    """Versions of the packages that decide what a run computes, including its engines."""
+    """Return the versions of the packages that decide what a run computes, including its engines."""
     names = {run.view(name).get("rollout.name") for name, spec in run.mas.policies.items() if not spec.remote}
     engines = sorted(filter(None, (facts_of(str(name)).package for name in names)))
     installed = {package: installed_version(package) for package in dict.fromkeys([*PACKAGES, *engines])}
@@ -186,7 +185,7 @@ def cluster(nodes: Sequence[Mapping[str, object]]) -> dict[str, object]:
 
 
 def places(run: Run, folder: Path) -> str:
-    """List the places of everything that a run writes, as a block of lines for the log."""
+    """Format the paths of everything that a run writes as a block of lines for the log."""
     trainer, records = run.config.trainer, folder_of(run.mas.trajectories, str(folder))
     every = trainer.save_freq
     rows = {
@@ -234,7 +233,7 @@ logger = logging.getLogger(f"verl.{__name__}")
 
 
 class Recorded(PPOTrainer):
-    """A trainer with its own run folder. An evaluation has none, because it may run next to a training."""
+    """A trainer that writes a run folder. An evaluation writes none, because a training may be using the folder."""
 
     run: Run
     lock: RunLock | None = None

@@ -1,4 +1,4 @@
-"""Saves the scores that an estimator remembers in the checkpoints of a run."""
+"""Saves an estimator's running scores in the checkpoints of a run, and loads them when the run resumes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RunningState:
         (folder / RUNNING_FILE).write_text(json.dumps({**self.of, _SCORES: self.scores.to_list()}, indent=1))
 
     def load(self, folder: Path) -> None:
-        """Load the running scores from a checkpoint's folder. Raises ConfigError if it belongs to another team."""
+        """Load the running scores from a checkpoint's folder. Raises the ConfigErrors that `problems` yields."""
         problems = list(self.problems(folder))
         raise_all(problem for problem in problems if isinstance(problem, ConfigError))
         for warning in problems:
@@ -42,7 +42,7 @@ class RunningState:
             _, self.scores = _read(folder)
 
     def problems(self, folder: Path) -> Iterator[ConfigError | ConfigWarning]:
-        """Yield errors if a run cannot resume with the running scores in a folder, and warnings if they restart."""
+        """Yield errors if a run cannot resume with the scores in a folder, or a warning if the scores restart."""
         path = folder / RUNNING_FILE
         if not path.exists():
             yield ConfigWarning(

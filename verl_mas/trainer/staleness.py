@@ -21,7 +21,7 @@ from verl_mas.verl_.data_plane import Rows
 from verl_mas.verl_.row import RowKey, RowTags, TagValues, is_padding
 from verl_mas.verl_.types import Fields
 
-# Values from this staleness on form one class, so that the number of metrics is bounded.
+# All tokens or rows with at least this staleness form one class, so that the number of metrics is bounded.
 LAST = 8
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Limits: TypeAlias = tuple[float, float]
@@ -29,8 +29,10 @@ Ratios: TypeAlias = npt.NDArray[np.float64]  # log of new probability / probabil
 
 
 def metrics(parts: Mapping[str, PolicyRows], corrections: Mapping[str, DictConfig], step: int) -> dict[str, float]:
-    """Metrics per policy, and the share of sessions with mixed versions. `corrections`: verl's `rollout_correction`, by
-    policy."""
+    """Return the staleness metrics per policy, and the share of sessions with mixed versions.
+
+    `corrections`: policy -> verl's `rollout_correction`.
+    """
     values: dict[str, float] = {}
     mixed: dict[tuple[str, int], bool] = {}
     for name, part in parts.items():
@@ -71,7 +73,7 @@ def row_metrics(tags: Sequence[RowTags], extras: Sequence[Fields], step: int) ->
 def tokens_of(
     part: PolicyRows, places: Sequence[int], tags: Sequence[RowTags], extras: Sequence[Fields], step: int
 ) -> tuple[Numbers, Ratios]:
-    """The staleness of the tokens that are trained on, and their log ratios."""
+    """Return the staleness and the log ratios of the tokens that are trained on."""
     data = part.data
     # `loss_mask` covers all sampled tokens. `response_mask` excludes rejected tokens.
     sampled, kept = data[row.LOSS_MASK].unbind(), data[row.RESPONSE_MASK].unbind()
@@ -135,14 +137,17 @@ class TokenCount:
         self.sampled = self.trained = 0
 
     def keep(self, tags: Iterable[TagValues]) -> None:
-        """Count a checkpoint's rows as sampled that are not trained on yet."""
+        """Count the tokens of a checkpoint's rows, which are not trained on yet, as sampled."""
         self.sampled += _trainable_tokens(tags)
 
     def add(
         self, sampled: int, parts: Mapping[str, PolicyRows], left: Mapping[str, TagValues], batch: Rows
     ) -> dict[str, float]:
-        """The metrics after a step. `sampled`: tokens of trained policies since the last call; `left`: the tags of the
-        rows in the replay buffer."""
+        """Count the tokens of a step and return the metrics.
+
+        `sampled`: number of tokens that trained policies sampled since the last call. `left`: the tags of the rows in
+        the replay buffer.
+        """
         self.sampled += sampled
         for part in parts.values():
             masks = part.data[row.RESPONSE_MASK].unbind()

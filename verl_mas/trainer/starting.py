@@ -1,10 +1,10 @@
-"""Starts policies and workers side by side, and writes every part of a start into the timeline.
+"""Starts policies and workers in parallel, and writes every part of a start into the timeline.
 
 Training processes, agent-loop workers and reward workers take long to import and need no GPU memory during that time,
-so all of them start at once. Loading a model and starting engines need GPU memory, so the policies of a pool do both in
-turn. The reasons: an engine needs more memory while it starts than afterwards, and vLLM fails if another process frees
-memory while vLLM measures the free memory. Different pools start in parallel, and so do engines that do not measure
-free memory (`engines.serving.start_together`).
+so all of them start at once. Loading a model and starting engines need GPU memory, so the policies of a pool do both
+one after the other: an engine needs more memory while it starts than afterwards, and vLLM fails if another process
+frees memory while vLLM measures the free memory. Different pools start in parallel. Engines that do not measure free
+memory start in parallel, too (`engines.serving.start_together`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NAMESPACE = "verl-mas"
 
 
 class Turn:
-    """The start of one policy among others. `before`: pool -> events that end the earlier starts it waits for."""
+    """The start of one policy. `before`: pool -> events that are set when the earlier starts on the pool are over."""
 
     def __init__(self, name: str, timeline: Timeline, before: Mapping[str, Sequence[Event]]):
         self.name, self.over = name, Event()
@@ -62,7 +62,7 @@ class Turn:
 
 
 def turns(run: Run, timeline: Timeline) -> dict[str, Turn]:
-    """Make the turn of every policy. It waits for policies on the same pool that come first in the configuration."""
+    """Make the turn of every policy. A policy waits for policies on the same pool that are configured before it."""
     in_turn = {pool: policies_on(run.mas, pool) for pool in used_pools(run.mas) if not start_together(run, pool)}
     made: dict[str, Turn] = {}
     for name in local_policies(run.mas):
@@ -74,7 +74,7 @@ def turns(run: Run, timeline: Timeline) -> dict[str, Turn]:
 
 
 def side_by_side(work: Mapping[str, Callable[[], None]]) -> None:
-    """Run all work at the same time. The first error is raised at once; other work is left running, as the run ends."""
+    """Run all work in parallel. The first error is raised at once. Other work is not stopped, because the run ends."""
     started = {begun(one, f"start {name}"): name for name, one in work.items()}
     for ended in as_completed(started):
         if error := ended.exception():

@@ -32,7 +32,7 @@ from verl_mas.verl_.row import (
 )
 
 logger = logging.getLogger(__name__)
-# The fields that the driver reads of every row.
+# The fields that the driver reads from every row.
 COLUMNS = (RESPONSE_MASK, SCORES)
 
 
@@ -55,11 +55,11 @@ class PolicyRows:
     """One policy's rows of a step."""
 
     batch: Rows
-    data: TensorDict = field(default_factory=TensorDict)  # fields read of `batch`, in its order: masks and scores
+    data: TensorDict = field(default_factory=TensorDict)  # fields read from `batch`, in its order: masks and scores
     changed: Mapping[str, Tensor] = field(default_factory=dict)  # changed fields, written together with the advantages
     weights: RowWeights = field(default_factory=lambda: RowWeights(0))
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))
-    # Advantages and returns of each token, with a critic; else all tokens of a row have the row's advantage.
+    # With a critic: the advantage and return of each token. Otherwise empty, as all tokens have their row's advantage.
     of_tokens: Mapping[str, Tensor] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -80,7 +80,7 @@ def read_columns(batch: Rows) -> Columns:
 
 
 def step_columns(batch: Rows, parts: Iterable[PolicyRows]) -> Columns:
-    """Columns of every row of the step. Rows of the parts were read already, so only the other rows are read."""
+    """Return the columns of all rows of the step. Rows of `parts` were read already, so only other rows are read."""
     fields_of = {key: row for part in parts for key, row in _scores_and_masks(part.batch.keys, part.data).items()}
     if rest := [i for i, key in enumerate(batch.keys) if key not in fields_of]:
         untrained = data_plane.select(batch, rest)
@@ -120,10 +120,10 @@ def step_advantages(
     running: RunningScores | None = None,
     reward: RewardSpec | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """Advantages and diagnostics over all rows of the step, so that groups may span policies.
+    """Compute advantages and diagnostics over all rows of the step, so that groups may span policies.
 
-    `chosen`: the rows that take part, None for all; the others get 0. Their scores are added to `running`.
-    `reward`: the weights of a score's parts.
+    `chosen`: indices of the rows that take part; None: all rows. Their scores are added to `running`; all other rows
+    get an advantage of 0. `reward`: the weights of the team reward and the local reward in a score.
     """
     excluded = torch.ones(len(columns.keys), dtype=torch.bool)
     excluded[slice(None) if chosen is None else list(chosen)] = False
@@ -138,7 +138,7 @@ def step_advantages(
 
 
 def with_advantage(columns: Columns, advantages: Tensor, trained: Collection[str]) -> set[str]:
-    """The uids of the tasks in which a row of a trained policy has an advantage. `trained`: these policies."""
+    """Return the uids of the tasks in which a row of a trained policy has an advantage. `trained`: these policies."""
     rows = zip(columns.keys, columns.tags, advantages.tolist(), strict=True)
     return {key.uid for key, tag, value in rows if value != 0 and tag.trainable and tag.policy in trained}
 
@@ -155,7 +155,10 @@ class Credit:
     def of_step(
         self, columns: Columns, trained_on: Sequence[int], parts: Iterable[PolicyRows] = ()
     ) -> tuple[Tensor, dict[str, float]]:
-        """Advantages and diagnostics of a step. Other rows than `trained_on` get 0; their scores are not remembered."""
+        """Compute the advantages and diagnostics of a step.
+
+        Rows that are not in `trained_on` get an advantage of 0, and their scores are not remembered.
+        """
         if self._critics:
             each = (zip(part.batch.keys, part.advantages, strict=True) for part in parts)
             of_row = {key: advantage for rows in each for key, advantage in rows}
@@ -164,8 +167,10 @@ class Credit:
         return step_advantages(columns, self._estimator, self._options, self._agents, trained_on, scores, self._reward)
 
     def tasks_with_advantage(self, rows: Rows, trained: Collection[str]) -> set[str]:
-        """The uids of the tasks in which a trained row has an advantage. Scores of earlier steps do not matter, because
-        a filter cannot be combined with an estimator that remembers scores."""
+        """Return the uids of the tasks in which a trained row has an advantage.
+
+        Scores of earlier steps do not matter: a filter cannot be combined with an estimator that remembers scores.
+        """
         columns = read_columns(rows)
         advantages, _ = step_advantages(columns, self._estimator, self._options, self._agents, reward=self._reward)
         return with_advantage(columns, advantages, trained)
@@ -196,7 +201,7 @@ def as_nested(per_row: Tensor, masks: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def gae(part: PolicyRows, values: Tensor, gamma: float, lam: float) -> None:
-    """Write verl's generalised advantages into a policy's rows, each of which is a trajectory.
+    """Write verl's generalised advantage estimates (GAE) into a policy's rows. Each row is one trajectory.
 
     The score of a row becomes the reward of the row's last trained token. verl's formula skips all other tokens, so it
     would lose a score on a final observation. `values` [N, T]: the critic's value of each token. Advantages are
@@ -225,7 +230,7 @@ def gae(part: PolicyRows, values: Tensor, gamma: float, lam: float) -> None:
 
 
 def without_zero_advantage(part: PolicyRows, updates: int, multiple: int) -> list[int]:
-    """Return the rows with an advantage, filled up to a multiple with rows that add nothing to the loss.
+    """Return the rows with an advantage, filled up to a multiple of `multiple` by rows that add nothing to the loss.
 
     Padding is the preferred filler, because it is short. But each optimiser step needs at least one real row.
     """
@@ -239,6 +244,9 @@ def without_zero_advantage(part: PolicyRows, updates: int, multiple: int) -> lis
 
 
 def kept_share(counted: Tensor, kept: Sequence[int], mode: str) -> float:
-    """The share of tokens in the kept rows. The loss uses it to keep its mean over tokens a mean over all rows' tokens.
-    `counted`: the number of tokens of each row that verl divides by."""
+    """Return the share of tokens in the kept rows; 1 if the loss mode does not average over all tokens.
+
+    The loss divides its number of tokens by this share, so that its mean counts the tokens of skipped rows, too.
+    `counted`: each row's number of tokens in verl's divisor.
+    """
     return 1.0 if mode != "token-mean" else float(counted[list(kept)].sum() / counted.sum().clamp(min=1))

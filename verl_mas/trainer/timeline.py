@@ -2,10 +2,10 @@
 
 <trainer.default_local_dir>/timeline.json    a JSON array without its end, as the format allows: an event per line
 
-Times are wall-clock times. A process of the format stands for a pool, and a thread for an engine or a trainer. The
-timeline begins with the run's command; the parts of the start carry the number of the first step. A run that resumes
-appends to the file; its event `start` has the step from which it repeats earlier events. The page of `verl-mas view`
-draws the timeline, too.
+Times are wall-clock times. The format has processes and threads: here a process is a pool, and a thread is an engine or
+a trainer. The timeline begins with the run's command; the parts of the start have the number of the first step. A run
+that resumes appends to the file, and its event `start` has the step at which the run resumes: earlier events of this
+step and of later steps do not count. The page of `verl-mas view` draws the timeline, too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STARTING = (CHECKS, RAY, TASK_RUNNER, DATA, CHECKPOINT, PROCESSES, LOAD, LAUNCH,
 TRAINING = (LOG_PROBS, UPDATE)
 # Events whose seconds are metrics of the step.
 TIMED = (SAMPLE, ABORT, SLEEP, WAKE, RESUME)
-# Pauses of an engine up to this many seconds are not drawn.
+# Spans of an engine are drawn as one span if the pause between them is at most this many seconds.
 BRIEF = 0.02
 
 
@@ -106,7 +106,7 @@ class Timeline:
 
     def begin(self, step: int) -> None:
         self.step, now = step, clock.now()
-        # Metrics cover the time from here on, without the start.
+        # Metrics cover the time from the first step on, without the start of the run.
         self._since = self._since or now
         self._write(TimelineEvent(STEP, step, now, now))
 
@@ -166,8 +166,10 @@ def _open(file: Path) -> None:
 
 
 def start_seconds(events: Sequence[TimelineEvent]) -> dict[str, float]:
-    """Seconds of each part of the last start; some parts overlap. `to_step_N`: from the start's begin to the first
-    step."""
+    """Return the seconds of each part of the last start; some parts overlap.
+
+    `to_step_N` is the time from the beginning of the start to the first step, which has the number N.
+    """
     place = max((place for place, event in enumerate(events) if event.event == START), default=len(events))
     of_start = sorted(events[place:], key=lambda event: event.begin)
     first = next((event for event in of_start if event.event == STEP), None)
@@ -187,8 +189,10 @@ def idle(spans: Sequence[Span], window: Span) -> float:
 
 
 def read_timeline(run: Path) -> list[TimelineEvent]:
-    """Read the events of a run by its folder. For steps that were repeated after a resume, only the last events
-    count."""
+    """Read the events of a run. `run`: the run's folder, or the file itself.
+
+    If steps were repeated after a resume, only the events of the repetition are returned.
+    """
     file = run / FILE if run.is_dir() else run
     if not file.is_file():
         value = f"{file} is not a file"

@@ -1,4 +1,4 @@
-"""The team's trainer: it runs the steps, and coordinates one stock verl trainer per policy (`PolicyTrainer`)."""
+"""Trainer of the team. It runs the steps, and coordinates one verl trainer (`PolicyTrainer`) per trained policy."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.team_file import describe
 
 if TYPE_CHECKING:
-    # The agent-loop worker imports verl's trainers, and with them this module, while it is being imported itself.
+    # The module of the agent-loop worker imports verl's trainers, which import this module.
     from verl_mas.rollout.manager import MasAgentLoopManager
 
 # A child of verl's logger, which has the handler in the trainer's process.
 logger = logging.getLogger(f"verl.{__name__}")
-# Interval at which the trainer polls whether the rollout has ended. verl's 2 s were half of a step of 4.5 s on a GPU.
+# Interval of polling whether the rollout has ended. verl's 2 s were almost half of a step of 4.5 s on a GPU.
 POLL_SECONDS = 0.25
 
 
@@ -97,7 +97,7 @@ class TeamTrainer(Recorded, SessionValidation):
         with open_dict(config):
             config.trainer.v1.trainer_mode = self.mode.verl
             if self.mas.filter.refill:
-                # In a round of few tasks, none may have rows. verl then reads further tasks one by one.
+                # In a round of few tasks, all may end without rows. verl then reads further tasks one by one.
                 config.trainer.v1.sampler.sync_refill_failed_groups = True
         if self.lock is not None:
             pools = {name: spec.pool for name, spec in self.mas.policies.items()}
@@ -147,13 +147,13 @@ class TeamTrainer(Recorded, SessionValidation):
         self._initialized = clock.now()
 
     def fit(self, agent_loop_manager: MasAgentLoopManager) -> None:  # type: ignore[override]
-        """Train. Between `init` and this call the agent-loop workers were given their clients."""
+        """Train. The time since `init`, in which the agent-loop workers got their clients, is added to the timeline."""
         self.timeline.add(timeline.AGENT_LOOP_WORKERS, self._initialized, clock.now())
         super().fit(agent_loop_manager)
 
     def _start_side_by_side(self) -> None:
-        """Start agent-loop workers, reward workers and policies in parallel. This thread composes all settings."""
-        # This import loads verl's trainers, and with them this module.
+        """Start agent-loop workers, reward workers and policies in parallel. This thread makes all policies first."""
+        # Import this here, because the module imports verl's trainers, which import this module.
         from verl_mas.rollout.manager import early_workers
 
         self._workers = early_workers(self.config)
@@ -310,8 +310,8 @@ class TeamTrainer(Recorded, SessionValidation):
         return added
 
     def _count_sessions(self, least: int = 0) -> None:
-        """Update the step's counts. Raises EngineLost, and SessionsFailed if at least `least` tasks have ended in the
-        step and too many of their sessions failed."""
+        """Update the step's counts. Raises EngineLost if an engine is lost. Raises SessionsFailed if at least `least`
+        tasks have ended in the step and too many of their sessions failed."""
         self._sessions += self.agent_loop_manager.pop_counts()
         if self._sessions.tasks >= least:
             self._sessions.check(self.mas.faults.max_dropped_share, f"step {self.global_steps}")
@@ -360,7 +360,7 @@ class TeamTrainer(Recorded, SessionValidation):
         return self._join_rows(batch, parts)
 
     def _sample(self, tasks: int) -> tuple[Rows, dict[str, float]]:
-        """Wait for this many ended tasks and return their rows."""
+        """Wait until this many tasks have ended, and return their rows and verl's metrics."""
         sampled: tuple[Rows, dict[str, float]] = self.replay_buffer.sample(
             global_steps=self.global_steps, partition_id=data_plane.TRAIN, batch_size=tasks
         )
@@ -411,7 +411,7 @@ class TeamTrainer(Recorded, SessionValidation):
         whole = data_plane.join([*(part.batch for part in parts.values()), rest])
         for tag in whole.tags:
             for version in (row.MIN_GLOBAL_STEPS, row.MAX_GLOBAL_STEPS):
-                # Engines of frozen policies count no versions.
+                # Engines of frozen policies do not count versions, so fill in the version of the current weights.
                 tag[version] = self.global_steps - 1 if tag.get(version) is None else tag[version]
         return whole
 

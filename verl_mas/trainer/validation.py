@@ -30,7 +30,8 @@ from verl_mas.verl_.types import Fields
 from verl_mas.workflow.outcome import CheckedVerdict
 
 if TYPE_CHECKING:
-    # The agent-loop worker imports verl's trainers, and with them this module, while it is being imported itself.
+    # Importing this at run time would be circular: the agent-loop worker's module imports verl's trainers, which import
+    # this module.
     from verl_mas.rollout.manager import MasAgentLoopManager
 
 # A child of verl's logger, which has the handler in the trainer's process.
@@ -86,7 +87,7 @@ class SessionValidation(PPOTrainer):
                     columns.append(read_columns(rows))
                     sessions += self._scored(rows, columns[-1])
                     data_plane.clear(rows)
-            # Leave out what sessions reported: verl averages it per data source.
+            # Exclude the values that sessions reported, because verl averages them per data source.
             counts = replace(self._counted(), infos={})
             self._show(sessions)
             averages: dict[str, float] = self._val_metrics_update(
@@ -180,7 +181,10 @@ def reported(sessions: Sequence[ScoredSession]) -> dict[str, list[Any]]:
 
 
 def pass_rates(sessions: Sequence[ScoredSession], expected: Mapping[tuple[str, str], int]) -> dict[str, float]:
-    """mean@k and pass@k per data source. `expected`: (source, uid) -> number of sessions. Failed ones count as 0."""
+    """Compute mean@k and pass@k per data source. Failed sessions count as 0.
+
+    `expected`: (source, uid) -> number of sessions.
+    """
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for session in sessions:
         values[session.source][session.uid].append(session.value)
@@ -189,7 +193,8 @@ def pass_rates(sessions: Sequence[ScoredSession], expected: Mapping[tuple[str, s
         task += [0.0] * (count - len(task))
     of_sets = {source: dict(report(list(tasks.values()))) for source, tasks in values.items()}
     overall = mean_of_sets(of_sets)
-    # verl reports the mean accuracy of a source, with 0 for failed sessions. It has no such mean of rewards.
+    # If sessions have an accuracy, verl reports its mean itself, with 0 for failed sessions, so ours is removed. verl
+    # does not report such a mean of rewards.
     for source in {session.source for session in sessions if session.info.get("acc") is not None}:
         of_sets[source] = {name: value for name, value in of_sets[source].items() if not name.startswith("mean@")}
     of_sets["mean_of_sets"] = overall

@@ -22,7 +22,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def read_yaml(file: Path) -> Fields:
-    """Read a mapping, with libyaml if PyYAML was built with it, because it is ten times faster."""
+    """Read a mapping from a YAML file. If PyYAML was built with libyaml, use libyaml, which is ten times faster."""
     import yaml
 
     read: Fields = yaml.load(file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))

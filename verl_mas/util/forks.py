@@ -153,15 +153,18 @@ class ForkServer:
         self.pid, self._numbers, self._owner = process.pid, count(), os.getpid()
         self.greeting = _running(Future[dict[str, str]]())
         self._connection = _Connection(process, ours, printed, self.greeting)
-        # The thread must not refer to this object, because the process ends when the object is garbage-collected.
+        # The thread must not refer to this object. The process ends when the object is garbage-collected, and a
+        # reference would keep the object alive.
         threading.Thread(target=self._connection.listen, name="fork server", daemon=True).start()
         self.close = weakref.finalize(self, _close, self._connection, os.getpid())
-        """End the process with its forks; whoever waits for one gets ServerLost."""
+        """End the process and its forks. Callers that wait for a fork get ServerLost."""
 
     @property
     def usable(self) -> bool:
-        """Whether forks can be requested. They cannot after the server has ended, or in a fork of the process that
-        started the server."""
+        """Whether forks can be requested.
+
+        No fork can be requested after the server has ended, or in a fork of the process that started the server.
+        """
         return not self._connection.lost and self.close.alive and os.getpid() == self._owner
 
     def fork(
@@ -212,7 +215,7 @@ class Restarted:
 
 def end_of(printed: IO[bytes]) -> str:
     """Return the last part of the output that a process has printed into a file."""
-    size = os.fstat(printed.fileno()).st_size  # no seek, because the process shares the file position
+    size = os.fstat(printed.fileno()).st_size  # not with a seek, because the process shares the file position
     return os.pread(printed.fileno(), _MOST_PRINTED, max(0, size - _MOST_PRINTED)).decode(errors="replace")
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 # Seconds after which a connection without the complete head of a request is closed; uvicorn would keep it.
 HEAD_S = 10
-# Connections that asyncio accepts before it handles one. If descriptors run out, it logs as many errors.
+# Number of connections that asyncio accepts before it handles any of them. If file descriptors run out, asyncio logs
+# an error for each of them.
 BACKLOG = 128
 # Time in which requests on kept connections may still arrive after the shutdown has begun.
 ON_ITS_WAY_S = 2.0
@@ -26,12 +27,13 @@ ON_ITS_WAY_S = 2.0
 
 class Server(uvicorn.Server):
     """An HTTP server. `app`: an ASGI application or, with `factory`, a function that makes it. `grace`: seconds in
-    which requests can end after SIGTERM, while no new ones are accepted. `keep_s`: how long a connection may rest
-    between two requests."""
+    which running requests can end after SIGTERM, while no new requests are accepted. `keep_s`: seconds for which a
+    connection may stay idle between two requests."""
 
     def __init__(self, app: object, *, factory: bool = False, grace: int = 3, keep_s: float | None = None):
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # The rest is for engines, files and tools. -1 means no limit.
+        # Connections get a part of the process's file descriptors; the rest is for engines, files and tools. A limit
+        # of -1 means no limit.
         self._most = max(descriptors // 4, min(descriptors, 4096) - 512) if descriptors > 0 else 4096
         self._silent: dict[tuple[object, object], float] = {}
         self._keep_s = HEAD_S if keep_s is None else keep_s
@@ -42,13 +44,13 @@ class Server(uvicorn.Server):
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=grace,
-            # Most clients keep a connection for less time. Otherwise they would send a request while it is being
-            # closed.
+            # Most clients close an idle connection earlier than this. If the server closed it first, a client could
+            # send a request on a connection that is being closed.
             timeout_keep_alive=int(self._keep_s),
             lifespan="off",
             ws="none",
             backlog=BACKLOG,
-            # A server with a long `keep_s` serves a run's own sessions, of which none is refused.
+            # A server with its own `keep_s` serves the sessions of a run, so it must not refuse any connection.
             limit_concurrency=self._most if keep_s is None else None,
         )
         super().__init__(config)
@@ -63,8 +65,8 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Shut down. uvicorn would immediately close a connection between two requests, even if the next one was
-        sent."""
+        """Shut down after a short wait for requests that clients have already sent. Without this wait, uvicorn would
+        immediately close every connection that is between two requests."""
         for server in self.servers:
             server.close()
         end = time.monotonic() + ON_ITS_WAY_S
@@ -76,8 +78,8 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def close_silent(self, head_s: float, keep_s: float) -> None:
-        """Close connections that have waited for so many seconds for their first request (`head_s`), or for the next
-        (`keep_s`)."""
+        """Close connections that have waited `head_s` seconds for their first request, or `keep_s` seconds for their
+        next request."""
         before, self._silent = self._silent, {}
         for connection in cast("set[H11Protocol]", self.server_state.connections):
             cycle = connection.cycle

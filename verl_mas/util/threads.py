@@ -16,8 +16,8 @@ T = TypeVar("T")
 def begun(work: Callable[[], T], name: str) -> Future[T]:
     """Start `work` in a thread. The returned future gets its result or its exception.
 
-    The thread does not belong to a pool. There, work that hangs would occupy a thread, and the end of the process would
-    wait for it.
+    The thread does not belong to a pool. In a pool, work that hangs would occupy a thread, and the process could not
+    exit before this thread ends.
     """
     future = Future[T]()
     future.set_running_or_notify_cancel()  # cancelling a waiting caller does not cancel the work
@@ -26,7 +26,7 @@ def begun(work: Callable[[], T], name: str) -> Future[T]:
         try:
             future.set_result(work())
         except BaseException as error:  # noqa: BLE001  boundary: the waiting caller raises it
-            # An asyncio future refuses StopIteration, and a coroutine would misread the other two.
+            # An asyncio future refuses StopIteration, and a coroutine would misread the other two exceptions.
             special = isinstance(error, StopIteration | KeyboardInterrupt | GeneratorExit)
             future.set_exception(RuntimeError(repr(error)) if special else error)
 

@@ -27,7 +27,7 @@ class Workflow:
 
     Override `agents` and `run`, and where needed `branches`, `forks`, `answered_by`, `answer_form`, `most_acts` and
     `check`. Annotated fields are set by `mas.workflow.args` (subclasses are dataclasses); a value that does not fit its
-    field's type is refused. The base owns construction only.
+    field's type is refused. This base class only sets and checks these fields.
     """
 
     safe_arguments: ClassVar[Mapping[str, str]] = {}
@@ -37,28 +37,29 @@ class Workflow:
 
     @property
     def agents(self) -> Sequence[str]:
-        """The names of the team; a plain tuple in most workflows."""
+        """The names of the team's agents. Most workflows set a plain tuple instead of a property."""
         return ()
 
     @property
     def branches(self) -> bool:
-        """Whether `run` branches, so that candidates of one act can be compared. A plain bool in most workflows."""
+        """Whether `run` samples several candidates of one act, so that they can be compared. Most workflows set a plain
+        bool instead of a property."""
         return False
 
     @property
     def forks(self) -> bool:
-        """Whether `run` uses `team.fork`, which continues candidates by acts that are trained on."""
+        """Whether `run` uses `team.fork`, which continues every candidate to the end with acts that are trained on."""
         return False
 
     @property
     def start_s(self) -> float:
-        """Seconds that may pass before the first act. No time limit of the session runs in this time."""
+        """Seconds that may pass before the first act. The time limits of the session are paused during this time."""
         return 0.0
 
     @property
     def answered_by(self) -> str | None:
-        """Agent that acts once, and whose reply is the answer, so that a server can stream it while it is sampled.
-        None: the answer is known only when the session has ended. A subclass with its own `run` does not inherit it."""
+        """Name of the agent whose only act is the answer. A server can stream this act while it is sampled. None: the
+        answer is known only when the session has ended. A subclass with its own `run` does not inherit this name."""
         return None
 
     def __init_subclass__(cls, **kwargs: object):
@@ -77,7 +78,7 @@ class Workflow:
 
     def most_acts(self, k: int) -> int | None:
         """Return the number of acts of the longest session if a branch has `k` candidates; None if it is not known.
-        More than `mas.faults.max_acts` are refused."""
+        Acts beyond `mas.faults.max_acts` are refused."""
         return None
 
     def answer_form(self, data_source: str | None) -> Codec[str] | None:
@@ -89,7 +90,8 @@ class Workflow:
         raise NotImplementedError
 
     def check(self) -> None:
-        """Raise, before a run starts, if every session would fail: a server is down, a package is missing."""
+        """Raise an error before a run starts if every session would fail. Examples are a server that is down and a
+        missing package."""
 
 
 def nested(name: str, team: Workflow | type[Workflow] | Sequence[str]) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ class ToolCall:
 
     @property
     def parameters(self) -> JsonObject | None:
-        """The arguments; None if they are not a JSON object, or if it is too deeply nested to be written again."""
+        """The arguments; None if they are not a JSON object, or if they are too deeply nested to be serialized."""
         try:
             value = json.loads(self.arguments)
         except (ValueError, RecursionError):
@@ -58,10 +58,10 @@ def _deeper(value: object, levels: int) -> bool:
 
 @dataclass(frozen=True)
 class Generation:
-    """Text that a policy generated in one go. The token fields are empty when a remote endpoint served it.
+    """A reply that a policy generated. The token fields are empty if a remote endpoint served the request.
 
-    In a conversation, the ids are those of the whole row so far, but `text`, `sampled`, and the fields from `versions`
-    on belong to this act alone. `text` does not include the calls in `tool_calls`.
+    In a conversation, the ids cover the whole row so far, but `text`, `sampled`, and the fields from `versions` on
+    belong to this act alone. `text` does not include the calls in `tool_calls`.
     """
 
     text: str
@@ -78,8 +78,8 @@ class Generation:
     message: Message | None = field(default=None, repr=False)
     # True if the row has no room for another message, so that it cannot be continued.
     full: bool = field(default=False, repr=False)
-    # In asynchronous modes: pairs of a number of tokens and the version of the weights that sampled them, in order; and
-    # how often an update of the weights interrupted the act (`aborts`).
+    # In asynchronous modes, `versions` has pairs of a number of tokens and the version of the weights that sampled
+    # them, in order, and `aborts` counts how often an update of the weights interrupted the act.
     versions: Sequence[Sequence[int]] = field(default=(), repr=False)
     aborts: int = 0
     forged_tokens: int = 0  # special tokens that texts of the prompt spelled out; they became ordinary text
@@ -121,11 +121,11 @@ class Continuation:
 
 @dataclass(frozen=True)
 class Request:
-    """One generation of an act, as a policy gets it; `messages` are the whole conversation with the system prompt."""
+    """Input of a policy for one generation of an act; `messages` are the whole conversation with the system prompt."""
 
     agent: str
     session: str
-    turn: int  # number of the act among the acts of the agent's instance
+    turn: int  # index of the act among the acts of this instance of the agent
     messages: Sequence[Message]
     sampling: Settings = field(default_factory=dict)
     validate: bool = False

@@ -78,8 +78,8 @@ def held() -> Iterator[None]:
 
 
 def start(work: Awaitable[T], clock: Clock, *, session: bool = False) -> asyncio.Future[T]:
-    """Run `work` in a task. Code of `work` in `held()` stops `clock`. Code in `uncounted()` stops it as well, except if
-    `session` is set."""
+    """Run `work` in a task. `clock` stops while code of `work` runs within `held()` and, unless `session` is set, also
+    while code of `work` runs within `uncounted()`."""
     loop = asyncio.get_running_loop()
     if loop.get_task_factory() is None:
         loop.set_task_factory(_task)

@@ -26,10 +26,12 @@ class FoldingRules(Checked):
     """
 
     branch_calls: Count | None = None
-    """The most tool calls of a branch. Further calls are answered with an error. null: `max_tool_calls`."""
+    """Maximum number of tool calls of a branch. Further calls are answered with an error. null: the agent's
+    `max_tool_calls`."""
 
     main_tokens: Count | None = None
-    """The most tokens of a main thread after its first prompt; a longer one is penalised. null: any length."""
+    """Maximum number of tokens of a main thread after its first prompt. A longer thread is penalised. null: no
+    limit."""
 
     unfolded: NotNegative = 1.0
     """Penalty of the replies of a main thread that is too long, except replies that open a branch."""
@@ -38,10 +40,10 @@ class FoldingRules(Checked):
     """Penalty of a branch that did more than its prompt says."""
 
     failed: NotNegative = 1.0
-    """Penalty of a reply with a failed call, and of a reply without a call in a branch."""
+    """Penalty of a reply with a failed call and, in a branch, of a reply without a call."""
 
     instruction: str = "You are in a branch. Do only what its prompt says, then call `return` with a short summary."
-    """Result of `branch` within the branch."""
+    """Result of the call of `branch` that the new instance sees, as the first message of its branch."""
 
 
 @dataclass(frozen=True)

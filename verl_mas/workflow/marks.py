@@ -1,5 +1,5 @@
-"""Removes special tokens from message contents. A chat template renders contents into one text, and a tokenizer would
-read a special token that a content spells out as a mark of a turn."""
+"""Turns special tokens in message contents into ordinary text. A chat template renders all contents into one text, so
+a special token that a content spells out would be tokenized as a real mark of a turn."""
 
 from __future__ import annotations
 

@@ -18,13 +18,14 @@ PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 GRAMMARS = ("structured_outputs", "json_schema", "regex", "ebnf", "structural_tag")  # settings of vLLM and SGLang
 INSTANCE = re.compile(r"(.+)_\d+")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-# Names of TransferQueue's folder in a checkpoint: ours, and verl's. verl would load a folder with its own name while it
-# loads the weights.
+# Names of TransferQueue's folder in a checkpoint: our name, and verl's name. The queue is saved under our name, because
+# verl would load a folder with its own name while it loads the weights.
 QUEUE, QUEUE_OF_VERL = "queue", "transfer_queue"
 # Names that agents and policies cannot have, because metric names begin with them or folders of checkpoints have them.
 RESERVED = {"session", "rows", "timing", "group", "padding", QUEUE, QUEUE_OF_VERL}
 SWAP = "mas.swap.agents"
-ALIKE = ("model", "rollout")  # overrides that must be equal, because checks read only an agent's own policy
+# Sections whose overrides must be equal for exchanged policies, because checks read only an agent's own policy.
+ALIKE = ("model", "rollout")
 
 
 def instances(role: str, count: int) -> tuple[str, ...]:
@@ -166,8 +167,8 @@ def _check_swap(swap: SwapSpec, own: Mapping[str, str], policies: Mapping[str, P
 
 
 def _different(value: str, policies: Mapping[str, PolicySpec]) -> Iterator[ConfigError]:
-    """Check that the exchanged policies are trained, with equal model and engine. Unknown policies are skipped, because
-    the assignment of agents to policies refuses them."""
+    """Check that the exchanged policies are trained, and have the same model and engine. Unknown policies are skipped,
+    because the check of the agents' policies refuses them."""
     rule = "policies that are exchanged are trained here, so that each learns in every place"
     for name, spec in policies.items():
         if not spec.is_trained:

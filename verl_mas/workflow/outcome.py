@@ -20,9 +20,9 @@ CheckedVerdict = tuple[bool | None, bool]
 class Outcome(KnownNames):
     """How a session ended: the team's `answer`, its `reward`, and `info` for the metrics.
 
-    If `reward` is None, verl's reward function scores `answer`, unless acts have their own rewards. With `score_answer`
-    it scores the answer in addition to these rewards. `verdicts`, by agent, are compared with the ground truth in
-    validation.
+    If `reward` is None, verl's reward function scores `answer`, unless acts have their own rewards. With
+    `score_answer`, that function scores the answer even if acts have rewards. `verdicts` maps agents to their verdicts,
+    which validation compares with the ground truth.
     """
 
     answer: Reply | str | None = None

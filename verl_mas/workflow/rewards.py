@@ -28,8 +28,8 @@ class Score:
 
 
 def needs_score(outcome: Outcome | None, replies: Iterable[Reply]) -> bool:
-    """Whether verl's reward function must score the answer. It must if the outcome has no reward and, in addition, no
-    act has a reward or `score_answer` is set."""
+    """Whether verl's reward function must score the answer. True if the outcome has no reward, and either no act
+    (except probes) has a reward or `score_answer` is set."""
     if outcome is None or outcome.reward is not None:
         return False
     played = [reply for reply in replies if not reply.probe]
@@ -50,8 +50,8 @@ class Earned:
 
 @dataclass(frozen=True)
 class RowReward:
-    """The reward of a row. `score` is the weighted sum of `team` and `local`, minus `penalty`. `penalty` is the sum of
-    all penalties that apply to the row, including penalties of other rows that share them."""
+    """The reward of a row. `score` is the weighted sum of `team` and `local`, minus `penalty`. If rows share their
+    penalties, `penalty` is the sum over all these rows."""
 
     team: float
     local: float

@@ -78,7 +78,7 @@ class Session:
         self.line = Line(seed)
         self.scorer: Scorer | None = None  # verl's reward function, for outcomes without a reward
         self._new_row = count()
-        self._acts = {False: 0, True: 0}  # number of acts by `line.probe`
+        self._acts = {False: 0, True: 0}  # number of acts; the acts of probes are counted under True
         self._pending: set[asyncio.Future[list[Acted]]] = set()
         self._over = False
 
@@ -126,7 +126,7 @@ class Session:
         return replies
 
     def forget(self, reply: Reply) -> None:
-        """Remove an act whose reply did not arrive, so that nothing depends on it."""
+        """Remove an act whose reply did not reach its caller. No later act depends on such a reply."""
         self.replies.remove(reply)
         self.line.replies.remove(reply)
 

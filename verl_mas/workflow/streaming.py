@@ -14,7 +14,7 @@ ON_TEXT: ContextVar[Callable[[str], None] | None] = ContextVar("on_text", defaul
 
 @dataclass(frozen=True)
 class ActText:
-    """New text of an act. `act` is the number of the generation, because texts of several agents may alternate.
+    """New text of an act. `act` numbers the generations of the session, as texts of several agents may alternate.
 
     The first ActText of an act has no text, and the one with `last` ends the act.
     """
@@ -37,7 +37,7 @@ class Usage:
 
     def add(self, generation: Generation) -> None:
         self.completion += generation.sampled
-        # In a conversation, the ids are of the whole row including this reply, so the rest of the row is its prompt.
+        # In a conversation, the ids cover the whole row, so the reply's prompt is the row without the reply's tokens.
         whole = len(generation.prompt_ids) + len(generation.response_ids) - generation.sampled
         self.prompt += whole if generation.has_tokens else generation.prompt_tokens
 

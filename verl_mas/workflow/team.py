@@ -80,11 +80,12 @@ class Team:
         return tuple(self._line.replies)
 
     def forget(self, reply: Reply) -> None:
-        """Remove an act whose reply did not arrive, so that nothing depends on it."""
+        """Remove an act whose reply did not reach its caller. No later act depends on such a reply."""
         self._session.forget(reply)
 
     def aside(self, name: str = "aside") -> Team:
-        """Return the same team with probes as acts. They only measure something, and are not part of the session."""
+        """Return the same team, whose acts are then probes. Probes only measure something: they are not trained on, and
+        are not in the `replies` of this team."""
         return Team(self._session, self._prefix, self._line.probing(name))
 
     async def continue_from(self, candidate: Reply, play: PlayOn[State], state: State, n: int = 1) -> float | None:
@@ -101,10 +102,10 @@ class Team:
 
     async def without(self, reply: Reply, play: PlayOn[State], state: State, n: int = 1) -> float | None:
         """Return the mean reward of `n` continuations from `state`, in which the act's message is missing or replaced
-        by a neutral one. The difference to the session's reward is the contribution of the act.
+        by a neutral message. The session's reward minus this mean is the contribution of the act.
 
-        As in `continue_from`, their acts are not trained on. In validation, and in a continuation of a candidate,
-        nothing is played, and None is returned.
+        As in `continue_from`, the acts of continuations are not trained on. In validation, and in a continuation of a
+        candidate, nothing is played, and None is returned.
         """
         if self._session.task.validate or self._line.alone:
             return None
@@ -123,8 +124,8 @@ class Team:
         return fmean(await together([partial(once, number) for number in range(n)]))
 
     async def fork(self, candidates: Sequence[Reply], play: PlayOn[State], state: State) -> list[Outcome]:
-        """Continue every candidate to the end by acts that are trained on, and commit one of them. The reward of a
-        candidate's outcome is the team reward of the acts after it.
+        """Continue every candidate to the end with acts that are trained on, and commit one candidate. The reward
+        of a candidate's outcome is the team reward of the candidate and of the acts after it.
 
         The outcomes are in the order of the candidates. A single candidate continues the session itself.
         """
@@ -154,13 +155,13 @@ class Team:
         return agent.on(self._line)
 
     def random(self, name: str) -> random.Random:
-        """Return a generator of random numbers for one purpose. Each continuation of a candidate has its own."""
+        """Return a generator of random numbers for one purpose. Each continuation has a generator of its own."""
         return self._line.random(name)
 
     def draw(self, board: str | Callable[[], str], title: str = "") -> None:
         """Show a state of the environment as text in transcripts of the session, after the acts so far.
 
-        If `board` is a function, it is called only if its text is shown, so not in a continuation of a candidate.
+        If `board` is a function, it is called only if its text is shown. Continuations of candidates show no boards.
         """
         self._session.draw(board, title, self._line)
 
@@ -208,8 +209,9 @@ class Agent(KnownNames):
         return Agent(self._session, self._member, self._line, self._session.spawn(self._member, self._line))
 
     async def act(self, messages: Prompt, *, tools: Tools = (), **sampling: object) -> Reply:
-        """Make one LLM call without history or, with tools, as many calls as needed. `tools` are functions that the
-        agent may call in addition to its configured tools. `sampling` overrides its settings for this act."""
+        """Make one LLM call without history or, with tools, a further call after each round of tool calls. `tools` are
+        functions that the agent may call in addition to its configured tools. `sampling` overrides the agent's sampling
+        settings for this act."""
         return (await self._act(self._opening(messages), sampling, 1, tools))[0]
 
     async def branch(
@@ -291,8 +293,8 @@ def _texts(stop: object) -> list[str]:
 class Conversation(KnownNames):
     """Turns of one agent that share their tokens. They are one row, in which all prompts after the first are masked.
 
-    A branch ends the row: the tokens before it become the prompt of each candidate and of the next row. Another
-    temperature ends it as well, because all tokens of a row must come from one distribution.
+    A branch ends the row: the tokens before the branch become the prompt of each candidate and of the next row. A
+    change of the temperature also ends the row, because all tokens of a row must come from one distribution.
     """
 
     def __init__(self, agent: Agent, messages: list[Message], tools: Tools = ()):

@@ -50,7 +50,7 @@ class TeamWorkflow:
 
 @dataclass
 class TeamPolicy:
-    """A policy of the team. Its weights are in `folder`, or else in `model`, or else behind `remote`."""
+    """A policy of the team. Its weights are in `folder` or, without it, in `model`; a remote policy has neither."""
 
     model: str | None = None  # folder or hub name of the policy's model, or of the model from which training started
     folder: str | None = None  # folder next to this file with the weights of the policy, or with an adapter for `model`
@@ -79,7 +79,7 @@ class TeamFile:
 
     format: int
     workflow: TeamWorkflow
-    # Every agent of the workflow, by name. `sampling` and `validation_sampling` each have all settings.
+    # Every agent of the workflow, by name. `sampling` and `validation_sampling` include the defaults of the run.
     agents: Annotated[dict[str, AgentSpec], Length(1)]
     policies: dict[str, TeamPolicy]
     step: Count | None = None  # the training step after which the team was saved

@@ -24,7 +24,7 @@ from verl_mas.workflow.tools import CallContext, Tool, ToolResult
 
 Generate = Callable[[Request], Awaitable[Generation]]
 logger = logging.getLogger(__name__)
-ERROR_CHARS = 4096  # limit of an error text, which is longer than usual messages; verl does not cut errors
+ERROR_CHARS = 4096  # limit of an error text; usual errors are shorter, and verl has no such limit
 # Pairs of a tool and an error type whose first error was logged with its traceback.
 _LOGGED: set[tuple[str, type[BaseException]]] = set()
 
@@ -34,16 +34,16 @@ class ToolLimits(Checked):
     """Limits of the tools of all agents. In training, verl's `rollout.multi_turn` sets them."""
 
     parallel_calls: Count = 16
-    """The most calls of one reply that are made. Further calls are left out."""
+    """Maximum number of calls that are made for one reply. Further calls are removed from its message."""
 
     result_chars: Count = 16_384
-    """A longer result is cut."""
+    """Maximum number of characters of a result. A longer result is cut."""
 
     truncate_side: Literal["left", "middle", "right"] = "middle"
-    """The side that is cut."""
+    """The side on which a result that is too long is cut."""
 
     rounds: Annotated[int, Range(0)] | None = None
-    """How often an act can call tools. None: only `max_tool_rounds` of the agent limits it."""
+    """Maximum number of rounds of tool calls in an act. None: only the agent's `max_tool_rounds` limits the rounds."""
 
     def cut(self, text: str) -> str:
         """Cut a text to `result_chars` characters, and mark the cut as verl does."""
@@ -139,7 +139,7 @@ class ToolLoop:
         return messages
 
     async def _made(self, calls: Sequence[ToolCall]) -> list[_Answer]:
-        """Make all calls concurrently, but the calls of tools that are `in_order` one after another."""
+        """Make all calls concurrently, except that calls of `in_order` tools are made one after another."""
         answers: dict[int, _Answer] = {}
 
         async def one_after_another(places: Sequence[int]) -> None:
@@ -205,8 +205,8 @@ async def _outcome(name: str, call: Callable[[], Awaitable[object]]) -> _Answer:
     except (EngineLost, SessionFault, asyncio.CancelledError, KeyboardInterrupt):
         raise
     except BaseException as error:  # foreign code may raise any exception
-        # Log the first error per tool and type. Wrong arguments of a model raise TypeErrors, and must not hide other
-        # errors of the tool.
+        # Log the first error per tool and type. Wrong arguments from a model raise TypeErrors; with one log per tool,
+        # these would hide other errors of the tool.
         if (name, type(error)) not in _LOGGED:
             _LOGGED.add((name, type(error)))
             logger.warning("the first %s of the tool %s in this process", type(error).__name__, name, exc_info=error)

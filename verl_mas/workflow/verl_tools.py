@@ -32,7 +32,7 @@ def decorated(function: object) -> object | None:
 
 
 def schema(tool: object) -> JsonObject:
-    """Return a tool's OpenAI schema, which the tool has as a mapping or as verl's model."""
+    """Return a tool's OpenAI schema as a mapping. The tool may store it as a mapping or as a pydantic model of verl."""
     given = getattr(tool, "tool_schema")  # noqa: B009
     dumped = given if isinstance(given, dict) else given.model_dump(exclude_unset=True, exclude_none=True)
     return cast(JsonObject, dumped)
@@ -54,7 +54,8 @@ def with_results_of_verl(call: CallTool) -> CallTool:
 
 
 def call_base_tool(tool: BaseTool) -> CallTool:
-    """Call a subclass of verl's BaseTool: it is created, executed and released for each call, as in verl."""
+    """Make a CallTool for a tool of a subclass of verl's BaseTool. As in verl, each call creates an instance of the
+    tool, executes it and releases it."""
 
     async def call(arguments: JsonObject, context: CallContext) -> object:
         kwargs = (context.fields.get("tools_kwargs") or {}).get(tool.name, {})
@@ -70,7 +71,7 @@ def call_base_tool(tool: BaseTool) -> CallTool:
 
 
 def extra_fields_of(state: Mapping[str, object]) -> Mapping[str, object]:
-    """Return what verl's tools stored for the reward function in the `extra_fields` of their `agent_data`."""
+    """Return the values that verl's tools stored for the reward function, in `extra_fields` of their `agent_data`."""
     data = cast("AgentData | None", state.get(AGENT_DATA))
     return data.extra_fields if data else {}
 

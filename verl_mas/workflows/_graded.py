@@ -12,7 +12,7 @@ from verl_mas.errors import InvalidInput
 from verl_mas.workflow import Codec, Malformed, Message, Reply, Task, Workflow, with_instruction
 from verl_mas.workflow.base import REGISTERED
 
-# Not a grader: verl's reward function scores the answer after the session.
+# A value of `score` that is not a grader's name: verl's reward function scores the answer after the session.
 VERL = "verl"
 SCORE = "mas.workflow.args.score"
 
@@ -32,7 +32,7 @@ class Graded:
 
 @dataclass(frozen=True)
 class GradedTask:
-    """A task, the form of its answer in a reply, and its grader. Without a grader, verl's reward function scores it."""
+    """A task, the form of its answer in a reply, and its grader. Without a grader, verl scores the answer."""
 
     task: Task
     form: Codec[str]
@@ -60,11 +60,11 @@ class WithVerlOrGrader(Workflow):
 
     score: str = VERL
     """verl: verl's reward function scores the team's answer. Any other value names a grader, such as math or em, which
-    compares it with the ground truth."""
+    compares the answer with the ground truth."""
 
     form: AnswerForm | None = None
-    r"""Form of the answer in a reply: box, `\boxed{7}`; hashes, `#### 7`; tag, `<answer>7</answer>`. null: as verl's
-    own scorer of the task's data source reads it; a box for a grader, and for a question without a data source."""
+    r"""Form of the answer in a reply: box, `\boxed{7}`; hashes, `#### 7`; tag, `<answer>7</answer>`. null: box
+    with a grader, or without a data source; else the form that verl's own scorer of the data source reads."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,6 +141,6 @@ async def same_answers(grader: Grader, replies: Sequence[Graded]) -> list[list[G
 
 
 async def most_frequent(grader: Grader, replies: Sequence[Graded]) -> list[Graded]:
-    """Return the replies with the most frequent answer, in a tie those with the answer that occurs first. Empty if no
-    reply has an answer."""
+    """Return the replies with the most frequent answer. In a tie, return the replies whose answer occurs first. Empty
+    if no reply has an answer."""
     return max(await same_answers(grader, replies), key=len, default=[])

@@ -1,4 +1,4 @@
-"""A pioneer answers, an observer answers with the pioneer's answer in its prompt; both earn the sum (CORY)."""
+"""A pioneer answers, an observer reads this answer and gives its own; both get the sum of the grades (CORY)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from verl_mas.workflows.solver_verifier import solve
 class Cory(WithGrader):
     """Two copies of one LLM, which exchange these roles during training: `mas.swap.agents=[pioneer,observer]`.
 
-    The pioneer's answer is the team's. Its prompt is the task alone, as for the LLM in use after training.
+    The pioneer's answer is the team's answer. The pioneer's prompt is the task alone, as it will be when the LLM is
+    used after training.
     """
 
     agents = ("pioneer", "observer")

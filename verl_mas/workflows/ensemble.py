@@ -21,17 +21,17 @@ from verl_mas.workflows._graded import by_answer
 
 @register_workflow("ensemble")
 class Ensemble(Workflow):
-    """`reasoners` and `tool_users` propose without reading each other; the judge's answer is the team's."""
+    """`reasoners` and `tool_users` propose without reading other proposals; the judge's answer is the team's answer."""
 
     reasoners: Count = 3
-    """Agents of the role `reasoner`: reasoner_0, reasoner_1, ..."""
+    """Number of agents of the role `reasoner`: reasoner_0, reasoner_1, ..."""
 
     tool_users: Annotated[int, Range(0)] = 0
-    """Agents of the role `tool_user`, which write Python: tool_user_0, ..."""
+    """Number of agents of the role `tool_user`, which write Python: tool_user_0, ..."""
 
     score: Literal["verl", "math"] = "verl"
-    """verl: verl's reward function scores the judge's answer. math: answers are compared with the ground truth, also
-    those of the proposals, and agents branch."""
+    """verl: verl's reward function scores the judge's answer. math: the judge's answer and all proposals are compared
+    with the ground truth, and every agent branches."""
 
     execution: Execution = field(default_factory=Execution)
     """How the programs of the tool users are run."""
@@ -42,7 +42,7 @@ class Ensemble(Workflow):
 
     @property
     def branches(self) -> bool:
-        """Candidates are compared by their rewards."""
+        """Whether every act has several candidates. They are compared by their rewards, so `score` must be math."""
         return self.score == "math"
 
     def answer_form(self, data_source: str | None) -> Codec[str]:
@@ -86,8 +86,8 @@ def decide(task: Task, proposals: Sequence[Solution]) -> list[Message]:
 async def _compared(judge: float, proposals: Sequence[Solution]) -> Mapping[str, float]:
     """Measure the best proposal and the majority, and whether the judge is better or worse than the majority.
 
-    The majority is right if the most frequent answer is; if several answers are equally frequent, it is the share of
-    right ones.
+    `majority` is 1 if the most frequent answer is right, else 0. If several answers are equally frequent, `majority` is
+    the share of these answers that are right.
     """
     groups = await by_answer(proposals, equal)
     most = max(map(len, groups), default=0)

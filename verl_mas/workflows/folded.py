@@ -20,7 +20,7 @@ class Scope(Choice, tag="scope"):
 
 @register_workflow("folded")
 class Folded(Workflow):
-    """The solver has its configured tools, `branch` and `return`; verl's reward function scores its answer."""
+    """The solver has `branch` and `return` in addition to its own tools; verl's reward function scores its answer."""
 
     folding: FoldingRules = field(default_factory=FoldingRules)
     """Limits of branches, and penalties."""

@@ -47,7 +47,7 @@ class GenerateVerifyRefine(WithGrader):
     agents = ("generator", "verifier", "refiner")
     branches = True
     verdict_reward: NotNegative = 0.0
-    """The own reward of a verifier for a right verdict. 0: none."""
+    """Reward of the verifier's own act for a right verdict. 0: no reward."""
 
     def most_acts(self, k: int) -> int:
         return k + k**2 + k**3
@@ -56,7 +56,7 @@ class GenerateVerifyRefine(WithGrader):
         graded = self.graded(task)
         drafts = await team.generator.branch(solve(graded))
         k = len(drafts)
-        # Number the instances before any acts, so that the numbers do not depend on which acts first.
+        # Number the instances before they act, so that the numbers do not depend on the order of their acts.
         verifiers, refiners = _instances(team, "verifier", k), _instances(team, "refiner", k * k)
         by_draft = [refiners[i * k : (i + 1) * k] for i in range(k)]
         acts = zip(drafts, verifiers, by_draft, strict=True)

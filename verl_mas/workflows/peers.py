@@ -15,19 +15,19 @@ from verl_mas.workflows.solver_verifier import ReviewVerdict, judge, solve
 
 @register_workflow("peers")
 class Peers(WithGrader):
-    """In training the grader only compares answers with each other: the ground truth is read in validation alone.
+    """In training, the grader only compares answers with each other; only validation reads the ground truth.
 
-    An answer that cannot be read agrees with nothing, not even with another such answer, and earns 0.
+    An unreadable answer equals no other answer, not even another unreadable answer, and gets the reward 0.
     """
 
     needs_labels = False
 
     peers: Annotated[int, Range(2)] = 2
-    """Agents of the role `peer`: peer_0, peer_1, ..."""
+    """Number of agents of the role `peer`: peer_0, peer_1, ..."""
 
     answers: Count = 1
-    """Answers of each peer to a task in a training session. An answer is rewarded by the answers of the other peers
-    alone, so more answers make the reward less random."""
+    """Number of answers of each peer in a training session. The reward of an answer is computed from the answers of the
+    other peers, so more answers make the reward less random."""
 
     teacher: Literal["agreement", "majority", "review"] = "agreement"
     """The own reward of an answer. agreement: the share of the other peers' answers that equal it. majority: 1 if none

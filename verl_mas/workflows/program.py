@@ -19,36 +19,38 @@ from verl_mas.workflow import register_workflow
 from verl_mas.workflow.codecs import JsonObject
 
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "AZURE_OPENAI_API_KEY")
-# Variables that are read by openai; by LlamaIndex, LangChain, LiteLLM and openai 0.28; by CAMEL.
+# The first variable is read by openai, the second by LlamaIndex, LangChain, LiteLLM and openai 0.28, the third by
+# CAMEL.
 OPENAI = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_BASE_URL")
-# Variables that are read by anthropic; by LiteLLM; by CAMEL; by openai's client of Azure.
+# The first variable is read by anthropic, the second by LiteLLM, the third by CAMEL, the fourth by openai's client of
+# Azure.
 ROOTS = ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE", "ANTHROPIC_API_BASE_URL", "AZURE_OPENAI_ENDPOINT")
 
 
 @register_workflow("program")
 class ReferredProgram(Program):
-    """A function in a file, or a command in any language. The run imports neither."""
+    """A function in a file, or a command in any language. It runs in other processes; the run does not import it."""
 
     agents: Sequence[str] = ("solver",)
-    """The names of the models that the program asks for."""
+    """The names of the models that the program requests. Each model is an agent."""
 
     function: str | None = None
-    """`FILE.py:NAME`, a function of a task and a gateway."""
+    """`FILE.py:NAME`, a function that is called with a task and a gateway."""
 
     python: str | None = None
-    """The interpreter of `function`, which needs neither verl nor verl-mas. null: that of the run."""
+    """The interpreter of `function`, which needs neither verl nor verl-mas. null: the interpreter of the run."""
 
     command: list[str] = field(default_factory=list)
-    """The program and its arguments: a process per session, with OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL,
-    ANTHROPIC_API_KEY, and other names that clients read. Its task is JSON on stdin, and its outcome JSON on the
-    descriptor $VERL_MAS_OUTCOME_FD."""
+    """The program and its arguments. Each session is a process, whose environment has OPENAI_BASE_URL, OPENAI_API_KEY,
+    ANTHROPIC_BASE_URL, ANTHROPIC_API_KEY, and other variables that clients read. The process reads its task as JSON
+    from stdin, and writes its outcome as JSON to the descriptor $VERL_MAS_OUTCOME_FD."""
 
     import_once: bool = True
     """If the command is a Python file, the installed packages that it imports are imported once per rollout worker, and
-    each session is a fork of that process. false: each session is an interpreter of its own."""
+    each session is a fork of that process. false: each session starts its own interpreter."""
 
     preload: list[str] = field(default_factory=list)
-    """Further modules that are imported once, such as those that the program imports in a function."""
+    """Further modules that are imported once, such as modules that the program imports only inside a function."""
 
     async def play(self, task: ProgramTask, gateway: Gateway) -> JsonObject:
         if self.function is None:
@@ -59,8 +61,8 @@ class ReferredProgram(Program):
         return await host.play(os.path.realpath(file), name, asdict(task), asdict(gateway))
 
     def variables(self, gateway: Gateway) -> dict[str, str]:
-        """The environment variables that clients of the two protocols read. A client that finds a key but no address
-        would send its prompts to a public one."""
+        """Return the environment variables that clients of the two protocols read. All are set, because a client that
+        finds a key but no address would send its prompts to a public API."""
         keys = dict.fromkeys(KEYS, gateway.api_key)
         return keys | dict.fromkeys(OPENAI, gateway.base_url) | dict.fromkeys(ROOTS, gateway.anthropic_url)
 

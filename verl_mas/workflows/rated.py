@@ -1,4 +1,4 @@
-"""Another team, whose acts are rated by an LLM as a judge: process rewards."""
+"""Adds process rewards to another team: an LLM as a judge rates the team's acts."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Rated(Workflow):
     """The workflow whose acts are rated."""
 
     settings: FreeSettings = field(default_factory=dict)
-    """Its arguments."""
+    """The arguments of the rated workflow."""
 
     weight: NotNegative = 1.0
     """The amount that the highest rating adds to a reply's own reward."""
 
     criterion: str = "does what its part asks for, whatever the other replies did"
-    """What is rated: to which degree a reply ..."""
+    """The criterion of a rating, which continues the phrase: to which degree a reply ..."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,7 +61,8 @@ class Rated(Workflow):
         outcome = await self._team.run(task, team)
         if task.validate or not team.replies:
             return outcome
-        # Otherwise the ratings would look like rewards that make verl's score unnecessary.
+        # Decide this before the ratings are set. Ratings are rewards of acts, so verl's reward function would no longer
+        # seem to be needed.
         outcome = replace(outcome, score_answer=needs_score(outcome, team.replies))
         ratings = await self.ratings(task, team)
         for number, reply in enumerate(team.replies, 1):
@@ -69,8 +70,8 @@ class Rated(Workflow):
         return replace(outcome, info={**outcome.info, "unrated": float(not ratings)})
 
     async def ratings(self, task: Task, team: Team) -> Mapping[str, float]:
-        """Return ratings from 0 to 1 by the number of the reply; empty if they are unreadable. Then no reply is rated,
-        because an agent that spoils the ratings must not gain from it."""
+        """Return ratings from 0 to 1 by the number of the reply. If a rating is unreadable, return no ratings, so that
+        an agent cannot gain by making some of them unreadable."""
         listed = "\n\n".join(f"[{number}] {reply.agent}:\n{reply}" for number, reply in enumerate(team.replies, 1))
         form = JsonBlock({str(number): float for number in range(1, len(team.replies) + 1)})
         ask = f"A team wrote these replies, in this order:\n\n{listed}\n\nRate each by its number, from 0.0 to 1.0: to "

@@ -14,12 +14,12 @@ class ReasonerToolUser(WithToolUser):
     """Reasoner and tool user take up to `max_turns` rounds. The tool user reads the reasoner's solution; both read the
     previous round.
 
-    A candidate that is not the only one has the team reward 1 if its answer is right.
+    If an act has several candidates, the team reward of each candidate is 1 if its answer is right, else 0.
     """
 
     agents = ("reasoner", "tool_user")
     max_turns: Count = 4
-    """Rounds at most."""
+    """Maximum number of rounds."""
 
     async def run(self, task: Task, team: Team) -> Outcome:
         truth = ground_truth(task.ground_truth)

@@ -17,7 +17,7 @@ from verl_mas.workflows.search_team import ANSWER, QUERY, REPLY, Searching, info
 
 @dataclass(frozen=True)
 class ChainState:
-    """The results of the agents before this one."""
+    """The results of the agents that have acted so far."""
 
     agents_done: int = 0
     passages: tuple[Passage, ...] = ()
@@ -26,18 +26,19 @@ class ChainState:
 
 @register_workflow("search_chain")
 class SearchChain(Searching):
-    """The chain of arXiv 2506.02718, in which each agent acts once. With `fork` one act branches, and the session
-    continues with each of its candidates, which are all trained on."""
+    """The chain of arXiv 2506.02718, in which each agent acts once. With `fork`, one act branches. Then the session
+    continues with each candidate of this act, and all of these continuations are trained on."""
 
     agents = ("rewriter", "reranker", "answerer")
     queries: Count = 3
-    """Queries at most."""
+    """Maximum number of queries."""
 
     score: str = "f1"
-    """The grader whose score is the reward: f1 (overlap of words), em (exact match), or one of your own."""
+    """The grader whose score is the reward: f1 (overlap of words), em (exact match), or a grader of your own."""
 
     fork: Literal["none", "first", "round_robin"] = "none"
-    """The agent whose act branches: none, the first one, or one that is drawn for the session."""
+    """The agent whose act branches. none: no agent. first: the first agent. round_robin: an agent that is sampled for
+    each session."""
 
     @property
     def branches(self) -> bool:

@@ -35,7 +35,7 @@ class Searching(WithGrader):
     """Form of the answer in a reply."""
 
     score: str = "em"
-    """The grader whose score is the reward: em (exact match), f1 (overlap of words), or one of your own."""
+    """The grader whose score is the reward: em (exact match), f1 (overlap of words), or a grader of your own."""
 
     retriever_timeout_s: Positive = 30.0
     """Seconds that a search may take."""
@@ -69,7 +69,7 @@ class SearchTeam(Searching):
 
     agents = ("verifier", "searcher", "answerer")
     max_turns: Count = 4
-    """Turns at most, including the answer."""
+    """Maximum number of turns, including the answer."""
 
     async def run(self, task: Task, team: Team) -> Outcome:
         self.require_truth(task)

@@ -1,4 +1,4 @@
-"""One agent solves math with Python alone: the control for `reasoner_tool_user`."""
+"""A single agent solves math problems with Python: the control for the team `reasoner_tool_user`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SingleToolUser(WithToolUser):
 
     agents = ("tool_user",)
     max_turns: Count = 4
-    """Programs at most."""
+    """Maximum number of programs."""
 
     async def run(self, task: Task, team: Team) -> Outcome:
         truth = ground_truth(task.ground_truth)

@@ -19,14 +19,14 @@ class ReviewVerdict(Choice, tag="verify"):
 
 @register_workflow("solver_verifier")
 class SolverVerifier(WithVerlOrGrader):
-    """Up to `max_rounds` proposals, with a review between every two."""
+    """Up to `max_rounds` proposals. Each but the last possible one is reviewed; an approval ends the session."""
 
     agents = ("solver", "verifier")
     max_rounds: Count = 2
-    """Proposals at most."""
+    """Maximum number of proposals."""
 
     verdict_reward: NotNegative = 0.0
-    """The own reward of a verifier for a right verdict; needs a grader. 0: none."""
+    """Reward of the verifier's own act for a right verdict; needs a grader. 0: no reward."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -27,8 +27,8 @@ NUMBER, OPTIONS = "verifiers_task", "verifiers_options"
 
 @register_workflow("verifiers")
 class Verifiers(Program):
-    """A task of a taskset of verifiers, played in its environment. The requests of its harnesses are the acts, and each
-    has the reward of its rollout."""
+    """A task of a taskset of verifiers, played in its environment. Each request of its harnesses is an act, whose
+    reward is the reward of its rollout."""
 
     taskset: Text = "textarena"
     """The id of the taskset: a module, which `python` can import."""
@@ -37,17 +37,17 @@ class Verifiers(Program):
     """Settings of the taskset."""
 
     environment: Mapping[str, object] = field(default_factory=dict)
-    """The rest of verifiers' `[env]`: the `id` of an environment that is not the taskset's own, its settings and those
-    of its seats."""
+    """The other settings in verifiers' `[env]`: the `id` of an environment that is not the taskset's own, the settings
+    of this environment, and the settings of its seats."""
 
     agents: Sequence[str] = ("agent",)
-    """The seats that agents of the team play. Others have a `model` and a `client` in `environment`."""
+    """The seats that agents of the team play. The other seats have a `model` and a `client` in `environment`."""
 
     python: str | None = None
-    """The interpreter that has verifiers, which needs neither verl nor verl-mas. null: that of the run."""
+    """The interpreter with verifiers, which needs neither verl nor verl-mas. null: the interpreter of the run."""
 
     folder: str | None = None
-    """A folder in which the interpreter also finds modules."""
+    """An additional folder from which the interpreter can import modules."""
 
     def settings(self, row: Mapping[str, object]) -> JsonObject:
         options = {**self.options, **json.loads(str(row.get(OPTIONS) or "{}"))}
@@ -77,7 +77,7 @@ class Verifiers(Program):
         self.prompts(0)
 
     def prompts(self, count: int) -> Sequence[str]:
-        """Read the prompts of the first tasks. 0: only check that the environment exists."""
+        """Read the prompts of the first `count` tasks. If `count` is 0, only check that the environment exists."""
         where, python = "mas.workflow.args", self.python or sys.executable
         if shutil.which(python) is None:
             rule = "every node of the run has that program"

@@ -35,34 +35,35 @@ class Cast:
 
     agents: Mapping[str, str]  # player -> agent
     drawn: Mapping[str, Draw]
-    learners: Sequence[str]  # players whose mean reward is that of the session
+    learners: Sequence[str]  # players whose mean reward is the reward of the session
 
 
 @register_workflow("world")
 class WorldTeam(Workflow):
-    """Each player is an agent. The reward of an act is what its player earns from then on, to the end of the
+    """Each player is an agent. The reward of an act is the sum of its player's rewards from this act to the end of the
     episode."""
 
-    # A value with a colon names code, and `options` may have a function or an address.
+    # These values are safe. A `world` with a colon would name code, and other strings in `options` could name a
+    # function or an address.
     safe_arguments: ClassVar = {"world": r"\w+/[^:]+", "options": r"[\w ,()=-]*"}
 
     world: Text = "open_spiel/tic_tac_toe"
-    """`<hub>/<name>`; `verl-mas list worlds` lists the hubs. Or a class of a file: `my_world.py:MyWorld`."""
+    """`<hub>/<name>`, or a class in a file, such as `my_world.py:MyWorld`. `verl-mas list worlds` lists the hubs."""
 
     options: Mapping[str, object] = field(default_factory=dict)
     """Options of the hub for the world."""
 
     opponent: Opponent = "self"
-    """The other players: self, agents that also learn; past, an agent `opponent`, whose policy should be a snapshot of
-    the learner's; random or optimal, a player without an LLM. Except with self, the learner changes seats from session
-    to session."""
+    """The other players. self: agents that also learn. past: an agent `opponent`, whose policy should be a snapshot of
+    the learner's policy. random or optimal: a player without an LLM. Except with self, the learner changes seats from
+    session to session."""
 
     validation_opponent: Opponent = "self"
     """The other players in validation."""
 
     opponents: Count = 1
-    """Number of earlier selves. Several are `opponent_0`, `opponent_1`, ..., each with a policy; a session draws one of
-    them."""
+    """Number of agents that play `past`. Several agents are named `opponent_0`, `opponent_1`, ..., each with its own
+    policy, and each session samples one of these agents."""
 
     text: Literal["words", "compact"] = "words"
     """words: prompts for language models. compact: prompts of a few tokens, for tiny models."""
@@ -72,12 +73,12 @@ class WorldTeam(Workflow):
     one row, and each prompt adds the new observation."""
 
     continuations: Annotated[int, Range(0, 64)] = 0
-    """Continuations of each candidate to the end; its reward is the mean return of its player. 0: a candidate has the
-    reward of its own step."""
+    """Number of continuations of each candidate to the end of the episode. The candidate's reward is the mean return of
+    its player. 0: the candidate's reward is the reward of its own step."""
 
     runs_in: Literal["thread", "process"] = "thread"
-    """The host of an episode. process: a world that hangs is killed and blocks no other session, but a step costs
-    more."""
+    """The host of an episode. process: a world that hangs is killed and blocks no other session, but each step takes
+    longer."""
 
     step_timeout_s: Positive = 60.0
     """Timeout of a step. A step that takes longer is a fault of the session."""
@@ -91,7 +92,7 @@ class WorldTeam(Workflow):
 
     @property
     def fixed(self) -> str | None:
-        """The reason why an episode cannot be copied; None if it can."""
+        """The reason why an episode cannot be copied; None if it can be copied."""
         if self.memory == "conversation":
             return "a conversation has no copies (mas.workflow.args.memory)"
         return self.kind.fixed(self.setup())
@@ -151,7 +152,7 @@ class WorldTeam(Workflow):
         # The learner changes players from session to session or, in validation with one session, from task to task.
         learner = players[(task.session + int(task.extra_info.get("index", 0))) % len(players)]
         others = [player for player in players if player != learner]
-        # In training the uid depends on the step; in validation every step repeats the same draws.
+        # The uid depends on the step. Validation leaves it out of the seed, so every validation samples the same.
         seed = f"{task.question} {'' if task.validate else task.uid} {task.session}"
         if opponent == "past":
             past = random.Random(seed).choice(self.agents[len(players) :])
@@ -222,7 +223,7 @@ class Episode:
         return await self._conversations[player].act(self.world.prompt(seen, news=begun))
 
     async def _branch(self, place: Place, player: str) -> Place:
-        """Sample candidates. Each is a step of a copy, and all copies have the same random events."""
+        """Sample candidates. Each candidate makes its step in a copy, and all copies have the same random events."""
         agent = self.team[self.cast.agents[player]]
         replies = await agent.branch(self.world.prompt(place.view.observations[player]))
         if len(replies) == 1:

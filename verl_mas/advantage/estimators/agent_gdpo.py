@@ -1,4 +1,4 @@
-"""GDPO (arXiv 2601.05242) with Dr. MAS's groups: each part of a score is normalised by itself, then their sum."""
+"""GDPO (arXiv 2601.05242) with Dr. MAS's groups: each part of a score is normalised, and then the sum is normalised."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def agent_gdpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOut
             rewards = batch.given(name).to(later) * (-1 if name == "penalty" else 1) + later
             summed = summed + weight * within(batch.with_scores(rewards), groups, options).advantages
     sums, acts = batch.with_scores(summed), batch.partition("agent")
-    # The mean of the sums is not subtracted, so rows of uniform groups keep exactly 0. With baseline=mean it is 0
-    # anyway; with best_other and group_of_one=raw it differs from 0 on purpose.
+    # The mean of the sums is not subtracted, so rows of uniform groups keep exactly 0. With baseline=mean the mean is 0
+    # anyway; with best_other and group_of_one=raw the mean differs from 0 on purpose.
     spread = within(sums, acts, options).stats
     divisor = (spread.std + options.eps).masked_fill(spread.uniform, 1.0)
     return replace(within(sums, groups, options), advantages=summed / divisor[acts.ids])

@@ -16,9 +16,9 @@ SESSION = ("task", "session", "agent")
 def hierarchical_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = (R - mu_k) / (sigma_k + eps) over the invocations of agent k in the sessions of one task.
 
-    An invocation is an instance of the agent; all acts of the main agent in a session are one invocation. The acts of
-    an invocation count once together. per_session aligns sessions: the invocations of k in a session count once
-    together.
+    An invocation is an instance of the agent; all acts of the main agent in a session are one invocation. With
+    weighting=per_invocation, the acts of an invocation count once together. With per_session, the invocations of k in a
+    session count once together, in equal shares.
     """
     invocations = _invocations(batch, str(options.main))
     return within(batch, batch.partition("task", "agent"), options, unit=SESSION, invocations=invocations)

@@ -1,4 +1,4 @@
-"""Rules between settings: each is a plain function of a run, about something that a person or a run has met.
+"""Rules between settings. Each is a plain function of a run, and reports a mistake that people or runs have made.
 
 To add one, write a function into a module of this folder:
 
@@ -6,7 +6,8 @@ To add one, write a function into a module of this folder:
     def group_of_one(run: ExaminedRun) -> ConfigError | None:
         \"\"\"Estimators that compare sessions need more than one per task.\"\"\"
 
-With `of="learning"` or `of="served"` it is a function of (run, view), called for each of these policies.
+With `of="learning"` or `of="served"`, a rule is a function of (run, view), called for each policy that the run updates
+or serves.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def rows_for_every_update(run: ExaminedRun, view: View) -> Iterator[ConfigError]
 
 @rule(seen="huggingface/trl#3199, modelscope/ms-swift#3980")
 def group_of_one(run: ExaminedRun) -> ConfigError | ConfigWarning | None:
-    """Estimators that compare the sessions of a task need more than one."""
+    """Estimators that compare the sessions of a task need more than one session per task."""
     name, own = str(run.config.algorithm.adv_estimator), run.estimator
     compares = own.compares_sessions if own else name in COMPARING and run.mode is None
     several = max(run.config[SECTION].rollout.n, run.candidates)
@@ -101,7 +101,7 @@ def lengths_fit(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
 
 @rule(seen="verl#189, verl#259, verl#7624, hiyouga/EasyR1#648, unslothai/unsloth-zoo#1211", of="served")
 def batched_tokens(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
-    """Without chunked prefill, a batch holds the longest sequence; always, a token of each running sequence."""
+    """A batch holds a token of each running sequence and, without chunked prefill, the longest sequence."""
     tokens, chunked = (view.get(f"rollout.{key}") for key in ("max_num_batched_tokens", "enable_chunked_prefill"))
     longest = view.get("rollout.max_model_len") or longest_row(view)
     sequences = view.get("rollout.max_num_seqs")
@@ -116,7 +116,7 @@ def batched_tokens(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
 
 @rule(seen="verl#4534, verl#260")
 def nothing_saved(run: ExaminedRun) -> ConfigWarning | None:
-    """A run of many steps saves checkpoints. By default, verl saves none, and leaves no weights."""
+    """A run of many steps saves checkpoints. By default, verl saves no checkpoint, so the trained weights are lost."""
     trainer = run.config.trainer
     steps = trainer.total_training_steps or trainer.total_epochs
     if trainer.save_freq > 0 or trainer.val_only or steps <= 2 or was_written("trainer.save_freq"):

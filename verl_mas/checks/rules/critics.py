@@ -20,7 +20,7 @@ from verl_mas.config.verl_settings import CRITIC_TOKENS
 from verl_mas.errors import ConfigError
 from verl_mas.planning.model_folder import settings
 
-# Settings of verl -> the value that they have with critics of policies, and why.
+# Settings of verl -> the value that they must have if policies have critics, and the reason.
 WANTED: Wanted = {
     "critic.enable": (True, "gae reads the values of a critic"),
     "critic.model.lora_rank": (0, "critics are trained with whole weights; none has been run with an adapter"),
@@ -31,7 +31,7 @@ BUDGET, ULYSSES = "critic.ppo_infer_max_token_len_per_gpu", "critic.fsdp.ulysses
 
 @rule(seen="verl's own scripts of PPO with +mas=solver_verifier", team=True)
 def settings_of_critics(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Refuse settings that contradict critics, such as comparisons of rows, or other updates than the policy's."""
+    """Refuse settings that contradict critics, such as comparisons of rows, or mini batches unlike the policy's."""
     if not run.critics:
         return
     for key, (value, why) in WANTED.items():

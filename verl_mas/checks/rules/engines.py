@@ -53,13 +53,13 @@ def engine_startable(run: ExaminedRun) -> Iterator[Problem]:
 
 @rule(seen="commit 844f579e: engines that compile kernels when they start", here=True, of="served")
 def compiler_installed(run: ExaminedRun, view: View) -> Problem | None:
-    """Engines that compile kernels need nvcc. A machine without GPUs is not asked for it."""
+    """Engines that compile kernels need nvcc. On a machine without GPUs, the rule does not look for nvcc."""
     compiles = facts_of(view.engine).compiles
     if compiles is None or run.config.trainer.device != "cuda" or target() or nvcc():
         return None
     import torch
 
-    # No version of CUDA: with ROCm.
+    # A torch for ROCm has no CUDA version.
     here = torch.version.cuda is not None and torch.cuda.is_available()
     if not here or not (what := compiles(view.section("rollout"), torch.cuda.get_device_capability())):
         return None
@@ -70,7 +70,7 @@ def compiler_installed(run: ExaminedRun, view: View) -> Problem | None:
 
 @rule(seen="commit 844f579e: two pools of one node, and an engine that numbers GPUs", team=True, here=True)
 def gpus_hidden(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Where Ray hides no GPUs from processes, verl numbers those of some engines from the first of a node on."""
+    """If Ray does not hide other GPUs from processes, verl starts some engines of every pool on a node's first GPUs."""
     numbering = sorted({view.engine for view in run.served if facts_of(view.engine).numbers_gpus})
     several = numbering and len(placement.used_pools(run.mas)) > 1
     if os.environ.get(NOSET) and several and not target() and placement.gpus_needed(run) <= devices_here():
@@ -100,7 +100,7 @@ def whole_replicas(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="commit 00d57299: names of servers in verl 0.9.1", team=True)
 def servers_apart(run: ExaminedRun) -> Iterator[ConfigError]:
-    """verl names the servers of some engines alike for every policy."""
+    """verl gives the servers of some engines the same names for every policy, so only one policy can use them."""
     local = placement.local_policies(run.mas)
     for view in map(run.view, local if len(local) > 1 else ()):
         if not facts_of(view.engine).many or view.get("rollout.disaggregation.enabled"):
@@ -112,7 +112,7 @@ def servers_apart(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="vllm-project/vllm#20305, vllm-project/vllm#10797", team=True)
 def memory_of_engines(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Fractions of engines that are awake together add up to what a GPU has beside the training."""
+    """The memory fractions of engines that are awake together leave enough of the GPU for the training."""
     for pool, spec in run.mas.pools.items():
         names = [name for name in placement.served_on(run.mas, pool) if facts_of(run.view(name).engine).gpu_fraction]
         shares = {name: float(run.view(name).value("rollout.gpu_memory_utilization")) for name in names}
@@ -133,7 +133,7 @@ def memory_of_engines(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="commit e6ea2ae8: the first commands with pools", team=True)
 def pools_used(run: ExaminedRun) -> Iterator[ConfigError]:
-    """A pool has policies."""
+    """Every pool is used by a policy."""
     used = {DEFAULT_POOL, *(pool for spec in run.mas.policies.values() for pool in (spec.pool, spec.engines))}
     for pool in run.mas.pools.keys() - used:
         fix = f"set ++mas.policies.<policy>.pool={pool}, or remove the pool"
@@ -155,7 +155,7 @@ def transfer_installed(run: ExaminedRun, view: View) -> Problem | None:
 
 @rule(seen="verl#985, hiyouga/EasyR1#160, verl#5210", here=True, of="served")
 def attention_installed(run: ExaminedRun, view: View) -> Problem | None:
-    """The attention of a model is installed: flash-attn, which verl takes by default, and which needs GPUs."""
+    """The package of a model's attention is installed. By default verl uses flash-attn, which needs GPUs."""
     used, asked = attention(view.config), view.get(ATTENTION.removeprefix(f"{SECTION}.")) is not None
     sdpa = f"set ++{ATTENTION}=sdpa"
     if run.config.trainer.device == CPU:
@@ -166,7 +166,7 @@ def attention_installed(run: ExaminedRun, view: View) -> Problem | None:
     if not wanted or any(find_spec(package) for package in (PACKAGE, "kernels")):
         return None
     if target() and not asked:
-        return None  # Of other machines the plan says that it assumes it.
+        return None  # The plan for other machines says that it assumes flash-attn.
     value = f"{ATTENTION}={used}, and flash_attn is not installed" if asked else "flash_attn is not installed"
     rule = "the package of the attention is installed" if asked else f"verl loads models with {used} by default"
     if run.critics:

@@ -28,9 +28,9 @@ def estimator_of_team(run: ExaminedRun) -> Iterator[ConfigError]:
         fix = f"remove critic.enable, or set algorithm.adv_estimator={GAE}"
         yield ConfigError(value, rule=f"of a team's estimators, only {GAE} reads a critic", fix=fix)
     elif run.critics:
-        return  # `rules.critics`
+        return  # The rules of `rules.critics` check these runs.
     elif name in ESTIMATORS or not (close := closest(name, instead := _replacements())):
-        options_for(name, run.mas.advantage)  # Raises what is wrong with them.
+        options_for(name, run.mas.advantage)  # Raises ConfigError for a wrong option.
     elif name in instead:
         rule = "a team's rows are compared per agent; verl's estimators compare all rows of a prompt"
         fix = f"set algorithm.adv_estimator={instead[name]}"
@@ -75,7 +75,7 @@ def estimator_has_its_columns(run: ExaminedRun) -> ConfigError | None:
 
 @rule(seen="commit 7097aae9: groups that mixed the prompts of forks", team=True)
 def forks_compared(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Forks of a session number their acts alike."""
+    """Acts cannot be compared or credited by their number in a session with forks, which number their acts alike."""
     if run.workflow.forks and run.estimator and run.estimator.numbers_acts:
         rule = "it compares acts by their number, and the forks of a session number theirs alike"
         fix = f"set {PER_AGENT} or mhgpo, which compare all acts of an agent on a task"
@@ -104,7 +104,7 @@ def some_reward(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="huggingface/trl#3199, modelscope/ms-swift#3980", team=True)
 def filtered_groups(run: ExaminedRun) -> Iterator[ConfigError]:
-    """A filter compares the sessions of a task, so it needs several."""
+    """A filter compares the sessions of a task, so it needs several sessions per task."""
     wanted, sessions = run.mas.filter, run.config[SECTION].rollout.n
     by_sessions = wanted.keep_share is not None or (wanted.drop and wanted.by != "score")
     if run.learning and by_sessions and sessions == 1:
@@ -147,9 +147,9 @@ def one_temperature(run: ExaminedRun, view: View) -> ConfigError | None:
 
 @rule(seen="commit 5fc0fcd4: commands in which nothing is learned", team=True)
 def somebody_learns(run: ExaminedRun) -> Iterator[Problem]:
-    """Training needs a policy, and an agent on it, that are trained."""
+    """Training needs a trainable policy with a trainable agent."""
     if run.config.trainer.val_only or any(one.spec.policy not in run.mas.policies for one in run.members.values()):
-        return  # That is another error.
+        return  # Nothing is trained, or the rule `acting` reports the missing policy.
     learning = {policy for one in run.members.values() if one.trainable for policy in one.policies}
     idle = [view.name for view in run.learning if view.name not in learning]
     if len(idle) == len(run.learning):
@@ -163,7 +163,7 @@ def somebody_learns(run: ExaminedRun) -> Iterator[Problem]:
 
 @rule(seen="verl's own scripts run_qwen3_8b_fsdp.sh of RLOO and REINFORCE++ with two policies", team=True)
 def kl_in_reward(run: ExaminedRun) -> ConfigError | None:
-    """One reward cannot have the KL of several policies in it."""
+    """A reward that several policies share cannot contain the KL of each of them."""
     if not run.get("algorithm.use_kl_in_reward") or len(run.trained) < 2:
         return None
     rule = "agents on different policies, each with its own reference, share one reward"

@@ -38,7 +38,7 @@ STORAGE = "transfer_queue.backend.SimpleStorage.total_storage_size"
 
 @rule(seen="verl's own scripts of distillation with +mas=solver_verifier; docs/train/async.md", team=True)
 def settings_of_team(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Some settings of verl must have one value for a team, and more of them in an asynchronous mode."""
+    """Some settings of verl must have one value for a team, and an asynchronous mode adds more such settings."""
     assert run.mode
     wanted = {**OF_TEAM, **({} if run.critics else WITHOUT_CRITICS), **(APART if run.mode is SEPARATE else HYBRID)}
     for key, (value, why) in {**wanted, **(ASYNCHRONOUS if run.mode.asynchronous else {})}.items():
@@ -99,7 +99,7 @@ def awake_together(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="commit 93f105e2, docs/train/async.md", team=True)
 def engines_apart(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Trained policies have engines on GPUs of their own in one mode, and on the training's in the others."""
+    """In mode separate_async, policies are served on GPUs without training; in other modes, where they are trained."""
     apart = run.mode is SEPARATE
     training = {run.mas.policies[name].pool for name in run.trained if not run.mas.policies[name].adapter_of}
     for name in local_policies(run.mas):

@@ -74,7 +74,7 @@ def endpoints(run: ExaminedRun) -> Iterator[Problem]:
 
 @rule(seen="verl#2588, verl#4773", team=True)
 def sampling(run: ExaminedRun) -> Iterator[Problem]:
-    """Engines and endpoints take the sampling settings of their agents."""
+    """Engines and endpoints accept the sampling settings of their agents."""
     for name, spec in run.mas.agents.items():
         policy = run.mas.policies.get(spec.policy)
         for path, given in _settings(spec, f"mas.agents.{name}") if policy else ():
@@ -92,7 +92,7 @@ def sampling(run: ExaminedRun) -> Iterator[Problem]:
 
 
 def _settings(spec: AgentSpec, agent: str) -> Iterator[tuple[str, dict[str, object]]]:
-    """The places of an agent's sampling settings, and what is there."""
+    """Yield each section of an agent's sampling settings: its full name, and its settings."""
     for section in ("sampling", "validation_sampling"):
         own = dict(getattr(spec, section))
         extra = own.pop("extra", {})

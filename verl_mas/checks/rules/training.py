@@ -34,7 +34,7 @@ def whole_heads(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     names = ("num_attention_heads", "num_key_value_heads")
     heads, shared = (model.model_number(view.section("model"), name) for name in names)
     for key, parts in sizes.items():
-        # Heads of keys and values are repeated where there are fewer.
+        # If there are fewer heads of keys and values than parts, these heads are repeated.
         if heads and (heads % parts or (shared and shared % parts and parts % shared)):
             value = f"{setting(view, key)}={parts} with {view.get('model.path')}"
             rule = f"it divides the model's {heads} attention heads ({shared or heads} of keys and values)"
@@ -87,7 +87,7 @@ def fused_head(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
 
 @rule(seen="verl#7561, verl-project/uni-agent#191", team=True, of="learning")
 def shared_prefixes(run: ExaminedRun, view: View) -> Problem | None:
-    """A tree of prefixes needs attention to the whole text before a token, and logits."""
+    """A tree of prefixes needs a model with full attention, and log-probs that are computed from logits."""
     why = by_rows(view) if view.shared_prefixes else None
     if why is None:
         return None
@@ -135,7 +135,7 @@ def unread_adapter(run: ExaminedRun, view: View) -> Iterator[Problem]:  # patch:
 
 @rule(seen="verl#7495, huggingface/trl#5312", of="served")
 def adapter_reaches_engine(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
-    """An adapter that is not merged is served by an engine that takes it."""
+    """An adapter that is not merged needs an engine that can serve it."""
     rank, facts = view.get("model.lora_rank") or 0, facts_of(view.engine)
     if not rank or view.get("model.lora.merge") or view.spec.adapter_of or adapters(run.mas, view.name):
         return
@@ -192,7 +192,7 @@ def log_probs_of_engine(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
 
 @rule(seen="verl#4912, verl#4070", of="learning")
 def rejection(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
-    """verl parses the settings of a rejection in its first update. The check lets it parse them for one token."""
+    """verl parses the settings of a rejection only in its first update, so the check calls verl's parser now."""
     option, threshold = (view.correction.get(key) for key in ("rollout_rs", "rollout_rs_threshold"))
     if not option:
         return
@@ -208,7 +208,7 @@ def rejection(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
 
 @rule(seen="huggingface/trl#6789, PrimeIntellect-ai/prime-rl#2979, verl#6240", team=True, of="learning")
 def truncated_sampling(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
-    """Engines compute log-probs after tokens are excluded, trainers before."""
+    """Engines compute log-probs over the tokens that sampling leaves, but trainers compute them over all tokens."""
     stale = run.staleness and run.staleness.warmup and any(view.correction.get(key) for key in READERS)
     if not (stale or view.correction.get("bypass_mode")):
         return

@@ -40,7 +40,8 @@ BESIDE = ("corpus.jsonl", "model")  # files that some data sets write next to th
 
 
 def parser(only: str | None = None) -> Parser:
-    """Make the parser of `verl-mas data`. With `only`, it has one data set, and the others are not imported."""
+    """Make the parser of `verl-mas data`. With `only`, the parser has one data set, and other data sets are not
+    imported."""
     command = Parser("verl-mas data", __doc__)
     names = command.add_subparsers(metavar="NAME", required=True)
     if only in (None, ROWS):

@@ -15,7 +15,7 @@ from verl_mas.data.items import Item, first_of_each
 from verl_mas.data.sources import PublicSet, RowSource
 from verl_mas.errors import ConfigError
 
-# An item from a row, its number and the name of its set.
+# A function that makes an item from a row, the number of the row and the name of the data set.
 MakeItem: TypeAlias = Callable[[Mapping[str, object], int, str], Item]
 
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Reading:
-    """Reads sets from the hub or from files, and records each for the manifest."""
+    """Reads data sets from the hub or from files, and records the source of each data set for the manifest."""
 
     def __init__(self, load: Loader, options: argparse.Namespace):
         self._load, self._options = load, options
@@ -82,7 +82,8 @@ class Questions(DataSet):
     test_sets: Sequence[PublicSet]
     make: MakeItem
     in_training: Mapping[str, int] = {}
-    """Questions per test set for validation during training; other test sets have `otherwise`."""
+    """Number of questions per test set for validation during training. A test set that is not in this mapping has
+    `otherwise` questions."""
     otherwise: int
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -16,13 +16,14 @@ from verl_mas.util.splits import TEST, TRAIN
 
 @dataclass(frozen=True)
 class GymItem(Item):
-    """A question whose row names the item of reasoning-gym that scores it."""
+    """A question whose row identifies the item with which reasoning-gym scores the answers."""
 
     made: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        """The whole question, because whitespace and capitals matter in some tasks. `rows` makes each question once."""
+        """The unchanged question is the key, because whitespace and capitals matter in some tasks. `rows` already makes
+        no question twice."""
         return self.question
 
     def row(self, index: int, split: str) -> dict[str, object]:

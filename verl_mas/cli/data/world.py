@@ -11,11 +11,11 @@ from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared, check_le
 from verl_mas.data.items import Item
 from verl_mas.environment.worlds.world import OPTIONS, SEED, Setup, find
 
-APART = 10_000_000  # distance between the seeds of two training sets; held-out episodes have the seeds below
+APART = 10_000_000  # the distance between the first seeds of two training sets; the seeds below it are held out
 
 
 def episodes(world: str, seeds: Sequence[int], options: str) -> list[Item]:
-    """Make an item for each seed, which starts an episode."""
+    """Make one item per seed. Each seed starts one episode."""
     return [Item(f"{world} {seed}", "", world, extra={SEED: seed, OPTIONS: options}) for seed in seeds]
 
 
@@ -38,7 +38,7 @@ def prepared(world: str, settings: dict[str, object], rows: argparse.Namespace) 
     _, kind, name = find(world)
     starts = kind.starts(Setup(name, options=settings))
     test = range(rows.test_rows)
-    if starts in (None, 1):  # a single start is the same for all episodes
+    if starts in (None, 1):  # None: every seed has its own start; 1: all episodes start alike
         first = APART * (rows.seed + 1)
         train = range(first, first + rows.train_rows)
     else:

@@ -49,7 +49,7 @@ class TeamManager:
     async def generate_request(self, obj: GenerateReqInput, request: object = None) -> AsyncIterator[Fields]:
         if self._table:
             policy = current_adapter()
-            # Replace the name that verl gives to every request.
+            # Replace the adapter name, because verl sends the same name with every request.
             obj.lora_path = None if policy is None else self._table[policy].name
         sent = len(obj.input_ids)
         if obj.image_data:
@@ -68,7 +68,8 @@ class TeamManager:
 
 
 class AdapterSender(ServerAdapter):
-    """Mixin before verl's adapter, in the training workers. Without adapters it changes nothing."""
+    """Mixin that comes before verl's `ServerAdapter`, in the training workers. Without LoRA adapters it changes
+    nothing."""
 
     server_actor: Actor
 
@@ -110,8 +111,8 @@ class AdapterSender(ServerAdapter):
 
 # Run in a clone. verl and SGLang pin different versions of some packages, so pip fails; the file says which to install.
 INSTALL = 'uv pip install --override versions/overrides-sglang.txt ".[sglang]"'
-# Adapters that are not merged need 0.5.17: older versions take one string in `serialized_tensors`, and verl sends a
-# list. From 0.5.20 on, ServerArgs is not a dataclass.
+# Adapters that are not merged need 0.5.17: older versions accept only one string in `serialized_tensors`, but verl
+# sends a list. From 0.5.20 on, ServerArgs is not a dataclass, which verl needs.
 CONTRACT = Contract(
     "sglang",
     tested=("0.5.12", "0.5.19"),
@@ -136,9 +137,9 @@ DRAIN_S = 30.0  # time that running requests have to finish before the engine sl
 class TeamSglang(AdapterServer, SGLangHttpServer):
     """A server with several adapters. It ends the requests of cancelled callers, and sleeps only when no request runs.
 
-    SGLang 0.5.12 to 0.5.19 does not: the request of a cancelled caller continues, and if the scheduler must release
-    memory or load weights while a request runs, an assertion fails and the server ends. SGLang's own abort holds later
-    requests, and a sleep would wait for them; this server rejects them.
+    SGLang 0.5.12 to 0.5.19 does neither. The request of a cancelled caller continues. If the scheduler must release
+    memory or load weights while a request runs, an assertion fails and the server ends. SGLang's own abort holds back
+    later requests, for which a sleep would then wait, so this server rejects later requests.
     """
 
     tokenizer_manager: Manager
@@ -154,7 +155,7 @@ class TeamSglang(AdapterServer, SGLangHttpServer):
         # sglang-vision-cache).
         os.environ.setdefault(IMAGES_MB, "0")
         if table := self.adapters:
-            # The bare base takes one of the places.
+            # Add one, because SGLang counts the base without an adapter as an adapter of the batch.
             options = {"max_loras_per_batch": len(table) + 1, **(self.config.engine_kwargs.get(ENGINE) or {})}
             self.config.engine_kwargs[ENGINE] = options
         await super().launch_server(*args, **kwargs)

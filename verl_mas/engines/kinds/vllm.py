@@ -63,8 +63,8 @@ SAMPLING = frozenset(
 class TeamVllm(AdapterServer, vLLMHttpServer):
     """A server with several adapters. A dead engine ends the run, and a pause frees the GPU but keeps the weights.
 
-    With verl's server, each act at a dead engine would fail by itself and its session would be dropped, and a sleep
-    drops the weights.
+    With verl's server, a dead engine would not end the run: each act that uses it would fail, and the session of the
+    act would be dropped. A sleep of verl's server drops the weights.
     """
 
     engine: Engine
@@ -141,7 +141,8 @@ class AdapterEngine:
         return getattr(self._engine, name)
 
     async def list_loras(self) -> set[int]:
-        """Return no adapters. verl asks before every request whether its own adapter is loaded, and it never is."""
+        """Return no adapters. verl asks before every request whether its own adapter is loaded. It is not, so verl
+        sends the request without an adapter, and `generate` adds the request's own adapter."""
         return set()
 
     def generate(self, *, lora_request: None, **request: object) -> AsyncGenerator[object, None]:
@@ -153,7 +154,8 @@ class AdapterEngine:
 
         if (policy := current_adapter()) is None:
             return None
-        # The prefix cache identifies adapters by name. The version keeps it from returning prefixes of old weights.
+        # The prefix cache identifies adapters by name. With the version in the name, the cache does not return prefixes
+        # that were computed with old weights.
         versioned = f"{self._table[policy].name}@{self._server.updates}"
         return LoRARequest(lora_name=versioned, lora_int_id=self.ids[policy], lora_path=PATH)
 
@@ -213,7 +215,8 @@ def check_ready(device: str | None) -> None:
 
 
 def missing_on_cpu() -> list[str]:
-    """List what vLLM lacks to run on the CPU here, in the order in which to fix it; empty if nothing."""
+    """List what vLLM lacks to run on the CPU of this machine, in the order in which to fix it; empty if it lacks
+    nothing."""
     if find_spec(ON_CPU) is None:
         return ["vLLM's CPU build is not installed"]
     missing: list[str] = import_module(f"{ON_CPU}.readiness").readiness()

@@ -1,5 +1,5 @@
-"""The CPU as a platform of verl (`+platform=cpu` or VERL_PLATFORM=cpu; never auto-detected), and changes of verl on
-every platform: ports of its processes, log-probs in blocks, the poll interval of its replay buffer.
+"""The CPU as a platform of verl (`+platform=cpu` or VERL_PLATFORM=cpu; never auto-detected), and changes to verl on
+every platform: to the ports of its processes, the computation of log-probs and the poll interval of its replay buffer.
 
 `verl_mas.plugin` registers the functions here as hooks; each gets the module of verl that was just imported.
 """
@@ -19,8 +19,8 @@ DEVICE = "cpu"
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # ports that the kernel assigns to connections
 CHOOSES_PORT = "_get_master_addr_port"
 FIRST_PORT = 20_000  # Ray's workers use the ports below
-# Size of a block of ports. Worker groups that start in parallel choose ports before any of them binds one, so each
-# takes another block.
+# Size of a block of ports. Worker groups that start in parallel choose ports before any of the groups binds a port, so
+# each group takes another block.
 PORTS = 50
 _tried: set[int] = set()
 
@@ -30,8 +30,8 @@ def selected() -> bool:
 
 
 def register_training_engine(transformer_impl: ModuleType) -> None:
-    """Import the module whose classes register themselves. If that module imports verl's, it is still incomplete here,
-    so none of its names is used."""
+    """Import our module, whose classes register themselves. If its own import of verl's module has called this hook,
+    our module is still incomplete, so none of its names is used."""
     import verl_mas.engines.platform.fsdp  # noqa: F401
 
 
@@ -55,8 +55,8 @@ def read_poll_interval(replay_buffer: ModuleType) -> None:
 
 
 def keep_ports(base: ModuleType) -> None:
-    """Make verl search for free ports outside the kernel's range. verl binds a port seconds after it has found it, and
-    by then the kernel may have assigned it to a connection."""
+    """Make verl search for free ports outside the kernel's range. verl binds a port only seconds after it has found the
+    port, and by then the kernel may have assigned a port of its range to a connection."""
     verls = getattr(base.RayWorkerGroup, CHOOSES_PORT)
 
     def choose(self: object, pg: object, bundle_index: int = 0, master_port_range: list[int] | None = None) -> None:

@@ -31,7 +31,7 @@ class PlatformCPU(PlatformBase):
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        # The head node of a GPU cluster may have no GPU, so the CPU must be chosen by name.
+        # Never detect the CPU as the platform, because the head node of a GPU cluster may have no GPU, too.
         return False
 
     def current_device(self) -> str:  # type: ignore[override]  # verl passes it on as a torch device

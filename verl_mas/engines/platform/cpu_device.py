@@ -41,7 +41,7 @@ def mem_get_info(device: object = None) -> tuple[int, int]:
 
 
 def empty_cache() -> None:
-    """Return freed memory that the C library keeps to the system: up to a gigabyte after an update."""
+    """Make the C library give freed memory back to the system. After an update this is up to a gigabyte."""
     _trim(0)
 
 

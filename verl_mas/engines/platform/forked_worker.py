@@ -35,7 +35,7 @@ def serve(listener: socket.socket) -> list[int]:
         # An error must concern one worker only, because the end of this process would end all workers.
         with contextlib.suppress(OSError), listener.accept()[0] as connection:
             _, descriptors, _, _ = socket.recv_fds(connection, 1, 4)
-            # Send first, because the worker of a hand-over that is gone must not start.
+            # Send the reply before the fork: this fails if `hand_over` has gone, and then no worker must start.
             if len(descriptors) == 4 and connection.send(b"1") and not os.fork():
                 break
         for descriptor in descriptors:
@@ -62,7 +62,8 @@ def import_modules() -> None:
 
 
 def become(worker: int, *streams: int) -> None:
-    """Become a worker of Ray. `worker`: a file with its command, environment and folder."""
+    """Become a worker of Ray. `worker`: the descriptor of a file with the worker's command, environment and folder.
+    `streams`: the descriptors of its standard streams."""
     import numpy as np
     import torch
 
@@ -81,14 +82,15 @@ def become(worker: int, *streams: int) -> None:
     raylet.AuthenticationTokenLoader.instance().reset_cache()
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", 1)))
     np.random.seed()
-    # Options of the driver's Python may come before the script.
+    # Remove options of the driver's Python, which may come before the script.
     argv = [part for part in command if part not in ("-s", "-S")]
     as_main.finish(as_main.run(compile(Path(argv[0]).read_bytes(), argv[0], "exec"), argv[0], argv))
 
 
 if __name__ == "__main__":
     die_with_parent(os.getppid())
-    # Ray's workers may open as many files as Ray's limit allows. Ray sets it in `ray.init`, which comes later.
+    # Ray's workers need the limit of open files that Ray sets in `ray.init`. This process starts earlier, so set the
+    # limit here, from where the workers inherit it.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65_536)), hard))
     import_modules()

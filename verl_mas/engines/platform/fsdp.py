@@ -40,15 +40,15 @@ MicroBatches: TypeAlias = tuple[list[TensorDict], list[list[int]] | None]
 VENDOR = "verl_mas_shared_prefixes"
 _VARIABLE = "VERL_ENGINE_VENDOR"
 _CUTS = "prepare_micro_batches"  # verl's function, which is replaced while an engine computes
-METRIC = "shared_tokens"  # share of an update's tokens that are not computed, because another row has them
-# Settings of a batch that need the logits of all tokens, or of none.
+METRIC = "shared_tokens"  # share of an update's tokens that are not computed, as another row has the same prefix
+# Settings of a batch that need the logits of all tokens, or of none. With these settings, prefixes are not shared.
 _OTHERWISE = ("use_fused_kernels", "distillation_use_topk")
 _TREE = "tree"
 # Trees are used if their estimated work is below this share of the work of verl's own micro batches.
 WORTH = 0.95
-# Costs on a CPU (benchmarks/prefixes.py). ATTENTION: a multiplication for a pair of tokens, relative to other
-# multiplications, because scores are also exponentiated. START: a micro batch besides its tokens, in tokens, because
-# its gradient is added to the others.
+# Costs on a CPU (benchmarks/prefixes.py). ATTENTION: the cost of a multiplication for a pair of tokens, relative to
+# other multiplications. It is higher because scores are also exponentiated. START: the fixed cost of a micro batch,
+# measured in tokens. It arises because the gradient of a micro batch is added to the gradients of the others.
 ATTENTION, START = 1.5, 50
 
 
@@ -65,11 +65,11 @@ def chosen(vendor: str) -> Iterator[None]:
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device=["cuda", "npu"], vendor=VENDOR)
 class SharedPrefixes(FSDPEngineWithLMHead):
-    """verl's engine, which computes shared prefixes once after a call of `share`.
+    """verl's engine. After a call of `share`, it computes a prefix that several rows share only once.
 
     Trees use FlexAttention on CUDA. Elsewhere they use torch's attention with a mask of all pairs of tokens, because
-    FlexAttention has no gradient on a CPU. The model's attention is switched before each forward pass of a tree or of
-    rows; the backward pass follows before the next forward pass.
+    FlexAttention has no gradient on a CPU. Each forward pass first switches the model to the attention for trees or for
+    rows. Its backward pass uses the same attention, because it comes before the next forward pass.
     """
 
     shares = False
@@ -215,15 +215,15 @@ class SharedPrefixes(FSDPEngineWithLMHead):
 
 
 def _replies(rows: TensorDict) -> list[Tensor]:
-    """Return for the last tokens of each row which of them are trained. If no token is, mark one, so that there is a
-    gradient."""
+    """Return a mask for the last tokens of each row, which marks the tokens that are trained. If no row has such a
+    token, mark one token, so that there is a gradient."""
     masks: list[Tensor] = [mask != 0 for mask in rows["response_mask"].unbind()]
     masks[0][-1] |= not any(mask.any() for mask in masks)
     return masks
 
 
 class _NothingToOffload:
-    """Mixin without offloading: offloaded parameters are in pinned memory, and nothing can be pinned on a CPU."""
+    """Mixin that turns off offloading, because it needs pinned memory, which does not exist without an accelerator."""
 
     engine_config: FSDPEngineConfig
 
@@ -234,7 +234,7 @@ class _NothingToOffload:
             merged = normalize_peft_param_name(module.state_dict())
             root = getattr(module, "_fsdp_wrapped_module", module)
             for name, weight in convert_weight_keys(merged, root).items():
-                # Copy, because the base's own weights are restored before the receiver has read these.
+                # Copy the merged weights, because the base's own weights are restored before the receiver reads them.
                 yield name, (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach().clone()
 
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
@@ -249,8 +249,8 @@ class _NothingToOffload:
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")
 class CpuEngineWithLMHead(_NothingToOffload, SharedPrefixes):
-    """An engine that shares prefixes, unless `mas.shared_prefixes` turns it off, or `use_remove_padding` in a run
-    without a team."""
+    """An engine that can share prefixes. In a run with a team, `mas.shared_prefixes` decides; in a run without a team,
+    `use_remove_padding` turns sharing off."""
 
     def initialize(self) -> None:
         super().initialize()
@@ -272,7 +272,8 @@ def _nothing(parameters: object) -> None:
 
 
 if get_device_name() == "cpu":
-    # For FSDP1, torch requires parameters on a GPU when it broadcasts them at the start, and verl when it reads them.
+    # For FSDP1, torch requires parameters on a GPU when it broadcasts them at the start, and verl moves them to a GPU
+    # when it reads them.
     _init_utils._check_module_states_for_sync_module_states = _nothing  # type: ignore[assignment]  # noqa: SLF001
     transformer_impl.load_fsdp_model_to_gpu = _nothing  # type: ignore[attr-defined,assignment]
     vars(verls_models).update(load_valuehead_model=_value_model)

@@ -1,12 +1,12 @@
-"""Python executable of Ray's workers in a run on the CPU: it has a worker forked, or becomes the worker.
+"""Python executable of Ray's workers in a run on the CPU. It asks a server to fork a worker, or becomes the worker.
 
 Ray starts this script with the address of `forked_worker` and the command of the worker. The script needs only the
 standard library, so it takes 30 ms.
 
 The worker's command, environment and folder are in a file in memory. This file and the three standard streams are sent
 to the server as descriptors. One byte comes back when the worker is forked. This process then ends, and Ray knows the
-worker by the number with which it registers. Without the byte, because the server is gone, busy for too long or cannot
-fork, this process becomes the worker.
+worker by the number with which it registers. If no byte comes, because the server is gone, is busy for too long or
+cannot fork, this process becomes the worker.
 """
 
 import contextlib

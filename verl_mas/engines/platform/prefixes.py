@@ -1,8 +1,8 @@
-"""Shared prefixes of rows, computed once: a micro batch is the tree of its prefixes, in one sequence.
+"""Computes shared prefixes of rows once. A micro batch becomes a prefix tree, laid out as one sequence.
 
 The rows of a group share a prompt, and the rows of an agent share the beginning of their prompts. In a causal model a
-token depends only on the tokens before it. So a prefix of several rows has one set of activations, and one gradient:
-the sum of their gradients.
+token depends only on the tokens before it. So a prefix of several rows has one set of activations, and its gradient is
+the sum of the gradients of these rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MODELS = ("llama", "mistral", "qwen2", "qwen3")
 
 
 class Line(NamedTuple):
-    """A row among rows sorted by their tokens. Its last token is left out, because it predicts nothing."""
+    """A row among rows sorted by their tokens. The last token is left out, because no token after it is predicted."""
 
     row: int
     length: int
@@ -35,8 +35,8 @@ class Line(NamedTuple):
 
 
 def in_order(rows: Sequence[Tensor], replies: Sequence[Tensor]) -> list[Line]:
-    """Sort rows so that rows with a common prefix are adjacent. `replies`: for the last tokens of each row, which of
-    them are predicted."""
+    """Sort rows so that rows with a common prefix are adjacent. `replies` has a mask over the last tokens of each row,
+    which is true for predicted tokens."""
     arrays = [row[:-1].numpy() for row in rows]
     order = sorted(range(len(rows)), key=[array.astype(">i4").tobytes() for array in arrays].__getitem__)
     shared = [0, *(_common(arrays[one], arrays[other]) for one, other in pairwise(order))]
@@ -52,8 +52,8 @@ def _common(one: np.ndarray, other: np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class Tree:
-    """A prefix tree of rows. Each node is a token after a prefix, and the nodes that continue it follow it. So a node
-    attends to the nodes before it whose subtree has not ended before it."""
+    """A prefix tree of rows. Each node is a token after a prefix, and its subtree comes directly after it. So a node
+    attends to each earlier node whose subtree has not ended yet."""
 
     tokens: Tensor
     depths: Tensor
@@ -64,8 +64,8 @@ class Tree:
 
     @staticmethod
     def of(rows: Sequence[Tensor], replies: Sequence[Tensor]) -> Tree:
-        """Build the tree. `replies`: for the last tokens of each row, which of them are predicted. Each predicted token
-        must have a token before it."""
+        """Build the tree. `replies` has a mask over the last tokens of each row, which is true for predicted tokens.
+        Each predicted token must have a token before it."""
         rows = [row.cpu() for row in rows]
         lines = in_order(rows, replies)
         starts = [0, *accumulate(len(row) for row in rows)]
@@ -122,8 +122,8 @@ class Work:
 def cut(rows: Sequence[Line], most: int, work: Work) -> list[list[int]]:
     """Cut rows into micro batches of at most `most` tokens and predictions, or of a single row.
 
-    A row joins the rows before it if this is less work than a micro batch of its own, since a mask has all pairs of
-    tokens of a micro batch.
+    A row joins the micro batch before it if that is at most as much work as a micro batch of its own. Joining can be
+    more work, because attention is computed for all pairs of tokens of a micro batch.
     """
     batches: list[list[int]] = []
     tokens = predicted = 0
@@ -141,8 +141,7 @@ def cut(rows: Sequence[Line], most: int, work: Work) -> list[list[int]]:
 
 
 def divided(batches: Sequence[list[int]], count: int) -> list[list[int]]:
-    """Divide the same rows into `count` micro batches, at least as many as before, because every worker needs the same
-    number."""
+    """Split micro batches until there are `count`, because every worker needs the same number of micro batches."""
     parts = list(batches)
     while len(parts) < count:
         longest = max(range(len(parts)), key=lambda part: len(parts[part]))
@@ -158,8 +157,8 @@ def size_of(batch: Sequence[int], rows: Sequence[Line]) -> int:
 
 
 def not_covered(model: Mapping[str, Passed], *, fused: bool, ulysses: int) -> str | None:
-    """The reason why a policy is computed by rows; None if trees can be used. `model`: its config.json. `fused`:
-    whether verl's kernels compute log-probs without logits."""
+    """Return the reason why a policy's rows cannot be computed as trees; None if they can. `model`: the config.json of
+    the policy's model. `fused`: whether verl's kernels compute log-probs without logits."""
     kind = model.get("model_type")
     if kind not in MODELS:
         return f"trees are compared with rows for {', '.join(MODELS)}, and not for {kind}"

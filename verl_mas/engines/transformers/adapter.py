@@ -17,7 +17,7 @@ from verl_mas.verl_.types import Actor
 
 
 class ServerAdapter(BaseRollout):
-    """Sends weights from a training worker to the server of its own rank; every training worker has one."""
+    """Sends weights from a training worker to the worker's own server, which is found by its rank."""
 
     sleep_level = 1  # verl sets it for LoRA; this engine always keeps its weights
 
@@ -53,7 +53,7 @@ class ServerAdapter(BaseRollout):
         peft_config: object = None,
         **kwargs: object,
     ) -> None:
-        """Send all weights bucket by bucket; for a base of adapters, the weights of all adapters."""
+        """Send all weights, bucket by bucket. For a base model with adapters, send only the weights of all adapters."""
         assert wire_format == "named_tensors", f"this engine takes whole weights, not {wire_format}"
         assert peft_config is None or read_table(self.config.custom), "checks refuse an adapter without a base"
         bucket_bytes = min(self.config.checkpoint_engine.update_weights_bucket_megabytes << 20, MOST_BYTES)

@@ -173,10 +173,10 @@ class ContinuousBatcher:
     def _prefill(self, joining: list[Sample]) -> None:
         """Prefill all but the last token of each prompt, right-padded, since a causal model does not see the padding.
 
-        A prefix that a running row has is copied. So the prompt of a group is computed once, and so is the common
-        prefix of all prompts of an agent.
+        A prefix that a running row already has is copied from that row. So the prompt of a group is computed once, and
+        so is the common prefix of all prompts of an agent.
         """
-        # Each adapter computes keys and values of its own.
+        # Prompts are equal only under the same adapter, because each adapter computes different keys and values.
         prefixes = [(sample.adapter, sample.names[:-1]) for sample in joining]
         unique = dict(zip(prefixes, joining, strict=True))
         sources, known = zip(*(self._shared(*prefix) for prefix in unique), strict=True)
@@ -294,7 +294,7 @@ def sample_tokens(logits: torch.Tensor, rows: Sequence[Sample]) -> tuple[list[in
     the model's own distribution. A row without a valid distribution gets NaN.
     """
     log_probs = torch.log_softmax(_processed(logits.float(), rows), dim=-1)
-    failed = log_probs[:, 0].isnan()  # one bad logit spoils the whole row
+    failed = log_probs[:, 0].isnan()  # one logit of NaN or +inf makes the whole row NaN
     if failed.any():
         if logits.isnan().any(dim=-1).all():
             raise EngineLost("the model's logits are not a number: its weights are broken")
@@ -326,7 +326,7 @@ def _processed(logits: torch.Tensor, rows: Sequence[Sample]) -> torch.Tensor:
     for number, row in enumerate(rows):
         sampling = row.sampling
         settings = (0.0,) if sampling.greedy else (sampling.temperature, sampling.top_k, sampling.top_p)
-        # A penalty depends on the row's own tokens, so such a row is its own group.
+        # A repetition penalty depends on the row's own tokens, so a row with a penalty is a group of its own.
         own = number if sampling.repetition_penalty != 1 else None
         groups[(*settings, own)].append(number)
     if len(groups) == 1:
@@ -387,8 +387,8 @@ class RowCache(Cache):
     def append(self, prefilled: Cache, sources: Sequence[int], known: Sequence[int], longest: int) -> None:
         """Add a row for each entry of `sources`, which is the index of a row of `prefilled`.
 
-        Such a row has `known` columns, a gap up to the largest number in `known`, then its new columns. Without the
-        gap, the longest row has `longest` columns.
+        The row for entry i has `known[i]` copied columns, then a gap up to the largest number in `known`, then its new
+        columns. The added rows have no gaps; the longest of them has `longest` columns.
         """
         new, most = slice(self.rows, self.rows + len(sources)), max(known)
         columns, lengths = torch.arange(longest), torch.tensor(known)[:, None]

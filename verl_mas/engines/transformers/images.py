@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from verl_mas.errors import RequestError
 from verl_mas.verl_.types import Untyped
 
-# More precise than the annotations of verl and transformers.
+# The type of a model's `get_rope_index`, which verl and transformers annotate less precisely.
 Positions = Callable[..., tuple[Tensor, Tensor]]
 FIX = "let the policy's own processor write the prompt"
 

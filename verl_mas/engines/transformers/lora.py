@@ -110,7 +110,7 @@ def _parsed(key: str) -> tuple[str, str]:
 
 
 class AdapterUpdate:
-    """Collects the buckets of one push, which has all adapters, and then applies them between two tokens."""
+    """Collects the buckets of one update, which contains all adapters, and then applies them between two tokens."""
 
     in_place = False
 

@@ -45,7 +45,8 @@ class TransformersReplica(OffsetReplica, RolloutReplica):
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             runtime_env={"env_vars": variables},
         )
-        # The rank counts the replicas of all policies. As part of the seed it gives each replica other random numbers.
+        # The rank is unique among the replicas of all policies. It is part of the seed, so that each replica samples
+        # with different random numbers.
         given = (self.config, self.model_config, self.rollout_mode, self.replica_rank, platform.device_name)
         server = cast("Actor", actor_class.remote(self.name, *given))
         await server.ready.remote()

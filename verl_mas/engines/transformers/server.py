@@ -30,7 +30,7 @@ from verl_mas.verl_.types import Fields, Passed
 # verl's names of the parts that sleep and wake up.
 WEIGHTS, CACHE = "weights", "kv_cache"
 HOST = "cpu"
-# Called with the tokens of a sample so far, after each step.
+# A callback that gets all tokens of a sample so far, after each step.
 Listener = Callable[[Sequence[int]], None]
 
 
@@ -235,7 +235,7 @@ class TransformersServer:
             self.futures.clear()
 
     def _end_version(self, samples: Iterable[Sample]) -> None:
-        """Assign the tokens sampled so far to the weights so far."""
+        """Record the version `global_steps` for the tokens that have no recorded version yet."""
         for sample in samples:
             new = len(sample.tokens) - sum(tokens for tokens, _ in sample.versions)
             if new:

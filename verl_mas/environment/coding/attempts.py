@@ -20,7 +20,7 @@ class ProgramAttempt:
 
     program: str | None
     compiles: bool = False
-    ends: bool = False  # whether it ends by itself without an error on the first example
+    ends: bool = False  # whether it ends without an error on the first example, or else on the first test
     share: float = 0.0
 
     @property
@@ -29,12 +29,13 @@ class ProgramAttempt:
 
     @property
     def reward(self) -> float:
-        """The coder's own reward, in parts with the weights of AT-GRPO."""
+        """The coder's own reward: a sum of three parts, weighted as in AT-GRPO."""
         return 0.1 * self.compiles + 0.1 * self.ends + 0.8 * self.share
 
 
 def give_team_parts(replies: Sequence[Reply], values: Sequence[float]) -> None:
-    """Set the team's part of each candidate's reward. A single candidate has the session's reward."""
+    """Set the team's part of each candidate's reward. If there is only one candidate, its team part stays the session's
+    reward."""
     if len(replies) > 1:
         for reply, value in zip(replies, values, strict=True):
             reply.team_reward = value

@@ -40,7 +40,7 @@ class Prompts(Protocol):
         """The coder's prompt."""
 
     def probe(self, task: Task, problem: Problem, last: Feedback | None) -> list[Message]:
-        """The prompt of the tester, who does not read the program."""
+        """The tester's prompt, which does not contain the program."""
 
 
 class Words:

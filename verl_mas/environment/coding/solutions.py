@@ -82,5 +82,5 @@ async def computed(reply: Reply, truth: str | None, execution: Execution) -> Sol
 
 
 async def equal(truth: str, answer: str | None) -> bool:
-    """Whether the answer is mathematically equal to the ground truth. A missing answer never is."""
+    """Whether the answer is mathematically equal to the ground truth; False if the answer is missing."""
     return await shared_checker().agrade(truth, answer) is Grade.CORRECT

@@ -26,7 +26,7 @@ class Executor(Protocol):
     """
 
     def check(self) -> None:
-        """Raise, before a run starts, if no program could run, for example because a service is down."""
+        """Raise an error before a run starts if programs cannot be run, for example because a service is down."""
 
     async def execute(self, program: str, stdin: str = "", limits: Limits = ...) -> Result:
         """Run a program; cancelling the call ends it."""
@@ -35,7 +35,7 @@ class Executor(Protocol):
         """Run a program, then the calls in the same process. Returns one answer per call."""
 
     async def aclose(self) -> None:
-        """End everything that it started."""
+        """End all processes and connections that the executor started."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Execution:
     safe_arguments: ClassVar[Mapping[str, str]] = {"executor": "contained"}
 
     executor: str = "contained"
-    """A registered executor, or "package.module:function", which makes one from these settings."""
+    """A registered executor, or a "package.module:function" that makes an executor from these settings."""
 
     packages: Sequence[str] = ()
     """Packages that programs may import in addition to the standard library, such as numpy and sympy."""
@@ -63,7 +63,7 @@ class Execution:
     """Programs that run at once per worker process."""
 
     url: str | None = None
-    """The address of the service, for executors that are clients of one."""
+    """The address of the service, for executors that send programs to a service."""
 
     def __post_init__(self) -> None:
         check_fields(self, SETTING)
@@ -90,7 +90,7 @@ class Execution:
         return _OPEN[key]
 
     def check(self) -> None:
-        """Raise, before a run starts, if no program could run."""
+        """Raise an error before a run starts if programs cannot be run."""
         self.open().check()
 
 

@@ -81,7 +81,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a function that the program defines; "Class.method" makes the object without arguments."""
+    """A call of a function that the program defines. "Class.method" is called on an object made without arguments."""
 
     function: str
     args: Sequence[Plain] = ()

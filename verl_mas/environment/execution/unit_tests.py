@@ -24,7 +24,7 @@ _MAX_NUMBER = 400
 
 @dataclass(frozen=True)
 class Stdio:
-    """A test of a program: for this input it prints this output."""
+    """A test of a program, which must print this output for this input."""
 
     input: str
     output: str
@@ -32,7 +32,7 @@ class Stdio:
 
 @dataclass(frozen=True)
 class Returns:
-    """A test of a function: this call returns this plain value."""
+    """A test of a function: this call must return this plain value."""
 
     call: Call
     expected: Plain
@@ -96,8 +96,8 @@ def _returned(test: Returns, answer: Answer) -> Verdict:
 
 
 def same_output(got: str, expected: str) -> bool:
-    """Whether the tokens are the same. Numbers whose expected form has a point or an exponent may differ by a relative
-    1e-6."""
+    """Whether the tokens are the same. If the expected number has a point or an exponent, numbers may differ by 1e-6
+    times the larger of 1 and the expected number."""
     tokens, wanted = got.split(), expected.split()
     return len(tokens) == len(wanted) and all(map(_same_token, tokens, wanted))
 
@@ -115,8 +115,8 @@ def _close(got: complex, expected: complex) -> bool:
 
 
 def same_value(got: Plain, expected: Plain) -> bool:
-    """Whether plain values are equal. A tuple equals a list, 1 is not True, and floats may differ by a relative
-    1e-6."""
+    """Whether plain values are equal. A tuple equals a list, 1 is not True, and floats may differ by 1e-6 times the
+    larger of 1 and the expected value."""
     if isinstance(got, list | tuple) and isinstance(expected, list | tuple):
         return len(got) == len(expected) and all(map(same_value, got, expected))
     if isinstance(got, dict) and isinstance(expected, dict):
@@ -137,8 +137,8 @@ def same_value(got: Plain, expected: Plain) -> bool:
 
 
 def _key(value: Plain) -> Plain:
-    """Return the key of a value in a set or a dict. Keys are equal if `same_value` holds and floats are exactly
-    equal."""
+    """Return a key for a value in a set or a dict. Keys are equal if `same_value` would hold without a tolerance for
+    floats."""
     if isinstance(value, bool):
         return (bool, value)
     return type(value)(map(_key, value)) if isinstance(value, tuple | frozenset) else value
@@ -171,7 +171,7 @@ def _call(node: ast.Call) -> Call:
 def _literal(node: ast.expr) -> Plain:
     try:
         value: Plain = ast.literal_eval(node)
-    except ValueError as error:  # its message has the node's address in memory
+    except ValueError as error:  # replace the message, which has the node's address in memory
         raise ValueError(f"{ast.unparse(node)[:80]} is not a literal") from error
     return value
 

@@ -16,7 +16,7 @@ from verl_mas.environment.execution.contained.child import NOT_COMPILED
 from verl_mas.environment.execution.executor import Executor
 from verl_mas.environment.execution.limits import DEFAULT, Answer, Call, Limits, Status
 
-SHELL = 128  # a shell's exit code for a command that a signal ended is this plus the signal
+SHELL = 128  # if a signal ends a command, a shell's exit code is this number plus the number of the signal
 MARK = "verl-mas answer: "
 
 # The process sets its own limits, because code between fork and exec is not safe in a process with threads, and a

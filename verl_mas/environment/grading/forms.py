@@ -35,7 +35,7 @@ class Hashes:
 FORMS: Mapping[AnswerForm, Codec[str]] = {"box": BoxedAnswer(), "hashes": Hashes(), "tag": Tag("answer")}
 # Text by which a prompt that requests a form is recognised.
 MARKS: Mapping[AnswerForm, str] = {"box": "\\boxed", "hashes": HASHES, "tag": "<answer>"}
-# Start of the names of data sources whose scorer in verl reads another form than a box.
+# Prefixes of the data sources whose scorer in verl reads a form other than a box.
 OF_VERL: Mapping[str, AnswerForm] = {"openai/gsm8k": "hashes", "searchR1_": "tag"}
 
 

@@ -54,7 +54,7 @@ GRADERS: Registry[Grader] = Registry("grader", package="verl_mas.environment.gra
 def grader(name: str, setting: str | None = None) -> Grader:
     """Return the grader of that name: `await grader("em")(truth, answer)`.
 
-    An error names the `setting` that has the name.
+    If there is no such grader, the error names `setting`, the setting from which the name was read.
     """
     return GRADERS.find(name, setting)
 
@@ -62,5 +62,8 @@ def grader(name: str, setting: str | None = None) -> Grader:
 def register_grader(
     name: str, *, read: Callable[[object], Truth] = _unchanged, check: Callable[[], None] = _nothing
 ) -> Callable[[GradeFunction], Grader]:
-    """Register a function of (truth, answer), sync or async, that returns 0 to 1, or None if it cannot say."""
+    """Register a grading function of (truth, answer), sync or async.
+
+    It returns a grade from 0 to 1, or None if the answer could not be checked.
+    """
     return lambda function: GRADERS.register(name)(Grader(function, read, check))

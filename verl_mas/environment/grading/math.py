@@ -84,13 +84,15 @@ def clean(text: str) -> str:
 
 
 def grade_with_sympy(truth: str, answer: str) -> str:
-    """Return the value of the grade. The call has no time limit, so make it in a process of the pool."""
+    """Compare two answers with math-verify, and return the value of a `Grade`. The comparison has no time limit, so it
+    must run in a process of the pool."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     parse_in_two_stages()
     targets = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
-    # math-verify's own timeouts need signals in the main thread and cannot stop C code: the pool bounds the call.
+    # Disable math-verify's own timeouts, which need signals in the main thread and cannot stop C code. The pool limits
+    # the time instead.
     expected = parse(f"\\boxed{{{truth}}}", targets, parsing_timeout=None)
     given = parse(f"\\boxed{{{answer}}}", targets, parsing_timeout=None)
     if not expected:
@@ -302,7 +304,7 @@ _TEXT = re.compile(r"\\(?:text\w*|mbox|math\w+)\s*\{([^{}]*)\}")
 _WORD = re.compile(r"[A-Za-z]{2,}")
 
 _MATRIX = re.compile(r"\\begin\{(?P<kind>[pbvBV]?matrix|smallmatrix|array)\}.*?\\end\{(?P=kind)\}", re.DOTALL)
-# The text before the sign, which names the requested quantity, such as `x`, `f(2)`, `a_{10}`, `\angle ABC`, `(x, y)`.
+# The text before an equality sign, if it names the requested quantity: `x`, `f(2)`, `a_{10}`, `\angle ABC`, `(x, y)`.
 _NAME = re.compile(
     r"""(?: [A-Za-z] (?:_(?:\{[^{}]*\}|\w))?
           | \\(?:text|mathrm|mathbf|operatorname|overline|vec|hat|bar)\{[A-Za-z\s]+\}
@@ -328,8 +330,7 @@ def objection(truth: str, answer: str) -> Literal["wrong", "unreadable"] | None:
 
 
 def _unreadable(truth: str, answer: str) -> Iterator[bool]:
-    """Yield whether the answer has rows outside a matrix, boxes in boxes, or notation that does not belong into a
-    value."""
+    """Yield whether the answer has rows outside a matrix, boxes in boxes, or notation that is not part of a value."""
     outside = _MATRIX.sub(" ", answer)
     yield ("\\\\" in outside or "\\begin" in outside or "&" in outside.replace("\\&", "")) and "\\begin" not in truth
     yield "boxed" in answer or "fbox" in answer
@@ -346,7 +347,8 @@ def _wrong(truth: str, answer: str) -> Iterator[bool]:
     """Yield whether the answer has relations, chains or words that say something else than "it is this value"."""
     yield _compares(answer) and not _is_set(truth)
     yield "=" not in truth and any(not _names(part) for part in _SEPARATOR.split(answer))
-    # If the whole text is one of these words, it separates values; a longer text says something else.
+    # A `\text{or}` or `\text{and}` that contains nothing else separates values. In a longer text, the word changes the
+    # meaning.
     joins = {"or", "and"} if "," in truth or _SEPARATOR.search(truth) else set()
     yield not _words(answer, joins).isdisjoint(_CHANGING_WORDS - _words(truth, joins))
     yield any(map(_has_digit, _TEXT.findall(answer))) and _has_digit(_TEXT.sub("", answer))
@@ -374,6 +376,6 @@ def _has_digit(text: str) -> bool:
 
 
 def _names(part: str) -> bool:
-    """Whether a part has no equality sign, or one that assigns its value to a name."""
+    """Whether a part has no equality sign, or a single equality sign that assigns a value to a name."""
     left, *more = _ASSIGNS.split(part)
     return not more or (len(more) == 1 and _NAME.fullmatch(left) is not None)

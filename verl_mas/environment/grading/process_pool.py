@@ -64,7 +64,8 @@ class BoundedPool:
         kind, env = f"{pool_worker.__name__}:Calls", {**os.environ, "OMP_NUM_THREADS": "1"}
         self._settings = (function, memory_mb, list(warm_up), sys.path)
         self._server = Restarted(partial(ForkServer, kind, self._settings, env=env))
-        # Each worker with the pipe to it. None: a worker that is forked on use, at first and after each loss.
+        # Each worker, with the pipe to it. None stands for a worker that has not started or was lost, and is forked on
+        # use.
         self._workers: queue.SimpleQueue[tuple[Fork, Connection] | None] = queue.SimpleQueue()
         for _ in range(workers):
             self._workers.put(None)

@@ -27,13 +27,14 @@ def main(client: int, command: list[str]) -> None:
     server = os.fork()
     if server == 0:
         _become(command)
-    # Close both, so that the end of the server ends its output, and the end of the client ends its input.
+    # Close stdin and stdout here, so that only the server holds its ends of the pipes to the client. Then each side
+    # notices when the other side ends.
     os.close(0)
     os.close(1)
     while (status := _reaped(server)) is None and not asked and os.getppid() == client:
         time.sleep(POLL_S)
-    # The client requests the end as soon as the output of a dying server ends, which is shortly before the server
-    # exits.
+    # The client requests the end as soon as the output of a dying server ends, shortly before the server exits. So wait
+    # a moment for the exit code.
     moment = time.monotonic() + POLL_S
     while status is None and time.monotonic() < moment:
         time.sleep(0.005)
@@ -61,7 +62,8 @@ def _become(command: list[str]) -> None:
 
 
 def _reaped(server: int) -> "int | None":
-    """Collect the children that ended. Return the exit code of the server if it is among them, or gone already."""
+    """Reap the children that ended. Return the exit code of the server if it is among them, 0 if no child is left, and
+    otherwise None."""
     while True:
         try:
             child, status = os.waitpid(-1, os.WNOHANG)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mcp import types as mcp_types
     from mcp.client import Transport
 
-RESTARTS = 1  # restarts of a server that has not answered a call since its start
+RESTARTS = 1  # restarts of a lost server before it has answered another call; after that, calls raise EngineLost
 PROBE_S = 5.0  # timeout of the health check after a failed call; then the server counts as lost
 # Seconds in which a server ends: mcp waits 2 s after closing its input, 2 s after SIGTERM, and 2 s after SIGKILL.
 STOP_S = 8.0
@@ -55,8 +55,8 @@ def tool_name(server: str, tool: str) -> str:
 class McpServers:
     """The servers of `mas.mcp` in this process, and their `tools`. As a context manager it starts and stops them.
 
-    All sessions of the process share a server, and with it the state that it has. What a server writes to its standard
-    error is appended to `<log_folder>/<server>-<process id>.log`.
+    All sessions of the process share each server and the state of that server. A server's standard error is appended
+    to `<log_folder>/<server>-<process id>.log`.
     """
 
     def __init__(self, specs: Mapping[str, McpSpec], log_folder: str | Path | None = None):
@@ -129,7 +129,7 @@ class _McpServer:
         self.name, self.spec, self.log = name, spec, log
         self._connection: _Connection | None = None
         self._ending: set[asyncio.Task[None]] = set()
-        self._lost = 0  # connections since the last answer to a call
+        self._lost = 0  # connections lost since the last answer to a call
         self._warned = False
 
     def missing(self) -> Iterator[ConfigError]:
@@ -195,7 +195,7 @@ class _McpServer:
             self._connection = _Connection(self)
         connection = self._connection
         try:
-            # Other calls may wait for the same start.
+            # Shield the start from a cancellation of this call, because other calls may wait for the same start.
             await asyncio.shield(connection.ready)
         except EngineLost:
             await connection.end()
@@ -203,7 +203,8 @@ class _McpServer:
         return connection
 
     def _look_after(self, connection: _Connection) -> asyncio.Task[None]:
-        """Start a health check that ends a connection without an answer; the next call then starts the server again."""
+        """Start a health check. If the server does not answer, its connection ends and the next call starts the server
+        again."""
         if connection.probe is None or connection.probe.done():
             connection.probe = asyncio.create_task(self._probe(connection))
         return connection.probe

@@ -16,7 +16,8 @@ tantivy.require()
 
 BODY, SOURCE = "body", "source"
 ANALYZER = "en_stem"
-# Most terms of a query. Models also write longer queries, which take more time but find nothing more.
+# Maximum number of terms of a query. Models also write longer queries, but further terms cost time and find nothing
+# more, so they are ignored.
 MAX_TERMS = 64
 HEAP_BYTES = 256_000_000
 

@@ -82,7 +82,7 @@ class RetrieverClient:
     def __post_init__(self) -> None:
         limits = httpx.Limits(max_connections=self.connections, max_keepalive_connections=self.connections)
         self._http = httpx.AsyncClient(timeout=self.timeout_s, limits=limits, transport=self.transport, trust_env=False)
-        self._shown = bare_address(self.url)  # without a password, because models read it and records have it
+        self._shown = bare_address(self.url)  # the URL without a password, for errors that models read and records keep
         self._waiting: list[tuple[str, int, asyncio.Future[SearchResult]]] = []
         self._sending: set[asyncio.Task[None]] = set()
 
@@ -152,7 +152,7 @@ class RetrieverClient:
         try:
             question = {"queries": queries, "topk": topk, "return_scores": True}
             asked = answered(self._http, "POST", self.url, MAX_RESPONSE_BYTES, json=question)
-            # The time limit of httpx restarts with every byte.
+            # Limit the time of the whole response, because the time limit of httpx restarts with every byte.
             status, body = await asyncio.wait_for(asked, 2 * self.timeout_s)
         except (TimeoutError, asyncio.TimeoutError) as error:
             raise _RetrieverDown(f"no whole response in {2 * self.timeout_s:g} s") from error
@@ -201,7 +201,8 @@ def retriever(url: str, topk: int = 3, timeout_s: float = 30.0) -> RetrieverClie
 
 
 def check_reachable(url: str, topk: int, timeout_s: float = 10.0) -> None:
-    """Search as a run will, and refuse a server that does not answer. This works for any `/retrieve` server."""
+    """Send a query in the same way as a run, and refuse a server that does not answer. This works for any `/retrieve`
+    server."""
 
     async def found() -> SearchResult:
         client = RetrieverClient(url, topk, timeout_s, retries=0)

@@ -19,7 +19,7 @@ MAX_QUERIES = 16_384
 # Most passages of a response. Otherwise a request could take minutes and hundreds of megabytes.
 MAX_PASSAGES = 200_000
 MAX_BODY_BYTES = 8_000_000
-# The rest of a longer query is ignored; see docs/write/search.md.
+# Longer queries are cut to this number of characters; see docs/write/search.md.
 MAX_CHARS = 4096
 LOADING = "the index is not loaded yet; /ready answers 200 when it is"
 
@@ -75,7 +75,7 @@ def create_app(
 
 def read(body: bytes) -> Query:
     """Parse the query in a body. pydantic reads the JSON, because it refuses half of a surrogate pair. Python's own
-    reader accepts it, but a response cannot contain it."""
+    reader accepts such a half, but no response could contain it."""
     try:
         return Query.model_validate_json(body)
     except ValidationError as error:

@@ -27,7 +27,8 @@ class LocalSource:
 
 
 def source(where: str, topk: int, timeout_s: float) -> PassageSource:
-    """Return the source at a URL or in a folder. The sessions of this process share it."""
+    """Return the source at a URL or in a folder. Sessions of this process share the index of a folder; sessions of an
+    event loop share the client of a URL."""
     if is_url(where):
         return retriever(where, topk, timeout_s)
     return LocalSource(_opened(str(Path(where).resolve())), topk)

@@ -1,5 +1,4 @@
-"""Computations over all states of a game in OpenSpiel: its openings, optimal play, and the distance of a policy from
-it."""
+"""Computes over all states of a game in OpenSpiel: openings, optimal play, and the exploitability of a policy."""
 
 from __future__ import annotations
 
@@ -16,15 +15,16 @@ if TYPE_CHECKING:
     from pyspiel import Game, State
 
 pyspiel = Extra("pyspiel", "open-spiel")
-Policy: TypeAlias = Mapping[str, Mapping[int, float]]  # by information state and action
+Policy: TypeAlias = Mapping[str, Mapping[int, float]]  # the probability of each action in each information state
 Strategy: TypeAlias = "Callable[[State], Mapping[int, float]]"
 T = TypeVar("T")
 OPENINGS, POSITIONS, HISTORIES, INFORMATION_STATES, LENGTH = 100_000, 100_000, 20_000, 100, 100
-ERROR = 5e-4  # exploitability of an equilibrium, as a share of the possible gain
+ERROR = 5e-4  # largest exploitability that counts as an equilibrium, as a share of the largest possible result
 
 
 def chance_of(game: Game) -> str:
-    """The kind of chance in a game: empty without chance; "sampled" if the game itself draws."""
+    """Return the kind of chance in a game. It is empty without chance, "explicit" if chance moves are part of the game
+    tree, and "sampled" if the game samples them itself."""
     modes = {pyspiel.GameType.ChanceMode.DETERMINISTIC: "", pyspiel.GameType.ChanceMode.EXPLICIT_STOCHASTIC: "explicit"}
     return modes.get(game.get_type().chance_mode, "sampled")
 
@@ -52,7 +52,7 @@ def openings(name: str, longest: object) -> Sequence[Sequence[int]]:
 
 
 def states(game: Game, longest: int = -1) -> Iterator[State]:
-    """Yield every state in which a player or chance acts, after up to `longest` moves."""
+    """Yield every state in which a player or chance acts, after up to `longest` moves; -1 sets no limit."""
     waiting = [(game.new_initial_state(), longest)]
     while waiting:
         state, left = waiting.pop()

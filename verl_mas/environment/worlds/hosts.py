@@ -211,7 +211,7 @@ class Stages:
 
 
 class Pool:
-    """The free hosts by kind. They are reused, because a new process needs seconds to import its hub."""
+    """The free hosts by kind. Hosts are reused, because a new process takes seconds to import the hub of its world."""
 
     def __init__(self) -> None:
         self._free: dict[Kind, list[InThread]] = defaultdict(list)

@@ -1,5 +1,5 @@
-"""The process of `hosts.InProcess`. Standard input is a socket: the process runs the methods of a stage that arrive on
-it, and answers on it, until the other end is closed."""
+"""Runs a stage in the process that `hosts.InProcess` starts. Standard input is a socket. The process receives calls of
+the stage's methods on this socket and sends their results back, until the other end is closed."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def main() -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this process when its parent is gone, because a world that hangs does not notice that the other end was
-    closed."""
+    """End this process when its parent is gone. While a world hangs, the main thread does not notice that the other end
+    of the socket was closed."""
     while os.getppid() == parent:
         time.sleep(WATCH_S)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Keeps the episodes of a session: the counterpart of `hosts.py`, in a thread or in a process of its own."""
+"""Keeps the episodes of a session. A host of `hosts.py` runs a stage in a thread or in a process of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_REHEARSED = 1000
 
 @dataclass(frozen=True)
 class Draw:
-    """The action of a player without an LLM, which the host of the world draws."""
+    """The action of a player without an LLM: a script, and the seed with which the stage samples the action."""
 
     script: Script
     seed: str
@@ -24,7 +24,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Move:
-    """A step of the episode itself or, if `copy` is a seed, of a copy with new random events."""
+    """A step of an episode. If `copy` is a seed, the step is applied to a copy with new random events."""
 
     episode: int
     actions: Mapping[str, str | Draw | None]

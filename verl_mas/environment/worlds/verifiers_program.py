@@ -1,7 +1,7 @@
 """Plays tasks in environments of the library verifiers, whose seats are agents of the run.
 
-It runs in the interpreter that has verifiers, which need not have verl-mas. `python FILE SETTINGS COUNT` prints the
-prompts of tasks.
+It runs in an interpreter in which verifiers is installed; verl-mas need not be installed there. `python FILE SETTINGS
+COUNT` prints the prompts of tasks.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _refused(text: str) -> vf.ProgramResult:
 
 
 async def _result(call: Json, dispatch: Json, connected: Json) -> Json:
-    """Make the result of a tool call. A call that cannot be made gets the error message of `null`."""
+    """Make the result of a tool call. A call that cannot be made gets the error message of the `null` harness."""
     name = call["function"]["name"]
     content: object
     try:
@@ -147,8 +147,8 @@ class Environment:
             raise ValueError(f"max_concurrent_agents={config.max_concurrent_agents}; set 1, so that acts have an order")
 
     def _seats(self, config: vf.EnvConfig) -> Iterator[tuple[str, vf.AgentConfig]]:
-        """Configure the seats. The seat of an agent requests the model of that name. Without its own `runtime` it runs
-        on this machine, and a chat loop in this process."""
+        """Configure the seats. The seat of an agent requests the model that has the name of the agent. A seat without
+        its own `runtime` runs on this machine; if it is a chat loop, it runs in this process."""
         bundled = vf.default_harness_id(config.taskset.id)
         for name, seat in agent_config_fields(config).items():
             own: Json = {"model": name, "client": None} if name in self.agents else {}
@@ -172,7 +172,7 @@ class Environment:
 def _config(settings: Json) -> vf.EnvConfig:
     if (folder := settings["folder"]) not in (None, *sys.path):
         sys.path.append(folder)
-        # for the processes of tools
+        # The processes of tools must find the folder, too.
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), folder]))
     taskset = {**settings["options"], "id": settings["taskset"]}
     return vf.resolve_env_config({**settings["environment"], "taskset": taskset})
@@ -256,8 +256,8 @@ def tasks(settings: str) -> Tasks:
 
 
 def prompts(settings: str, count: int) -> list[str]:
-    """The prompts of the first `count` tasks, or of all if there are fewer. With 0, only check that the environment
-    exists."""
+    """Return the prompts of the first `count` tasks, or of all tasks if there are fewer. If `count` is 0, only check
+    that the environment exists."""
     if not count:
         environment(settings)
     taskset = vf.load_taskset(_config(json.loads(settings)).taskset)

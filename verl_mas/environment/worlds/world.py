@@ -26,7 +26,7 @@ class Setup:
 
     name: str
     seed: int = 0
-    options: Mapping[str, object] = field(default_factory=dict)  # of the hub
+    options: Mapping[str, object] = field(default_factory=dict)  # options of the hub
     compact: bool = False  # observations in a few words of one token each, for tiny models
 
 
@@ -48,7 +48,7 @@ class View:
     rewards: Mapping[str, float]  # the sum of each player's rewards since the start
     illegal: Mapping[str, int] = field(default_factory=dict)  # number of refused actions, by player
     info: Mapping[str, object] = field(default_factory=dict)  # metrics at the end, such as `acc`, `draw`, `loss`
-    board: str = ""  # for transcripts; empty: nothing to show
+    board: str = ""  # drawing of the state for transcripts; empty: no drawing
 
 
 class World(ABC):
@@ -96,7 +96,7 @@ class World(ABC):
         raise NotImplementedError
 
     def reseed(self, seed: int) -> None:  # noqa: B027  (most worlds have no chance)
-        """Reseed later random events, so that a continued copy does not reveal those of the original."""
+        """Reseed later random events, so that a continued copy does not reveal the later events of the original."""
 
     def scripted(self, script: Script, player: str, rng: random.Random) -> str:
         """Choose the action of a player without an LLM."""
@@ -126,8 +126,8 @@ def register_world(hub: str) -> Callable[[W], W]:
 
 
 def find(world: str) -> tuple[str, type[World], str]:
-    """Find a class of worlds. Returns an address at which every process finds it, the class, and the name of the world
-    within the class.
+    """Find a class of worlds. Returns the address of the class, which is valid in every process, the class, and the
+    name of the world within the class.
 
     `world` is `<hub>/<name>`, or `my_world.py:MyWorld`, optionally followed by `/<name>`.
     """

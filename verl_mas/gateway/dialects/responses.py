@@ -64,7 +64,8 @@ class Responses:
         functions = [function for i, one in given for function in _functions(one, f"tools[{i}]")]
         messages = read_items(body.take("input", str | list), body.items)
         instructions: str = body.take("instructions", str, "")
-        # The schema is part of the system prompt, which comes with each request.
+        # Add the schema to the instructions. They are not part of the transcript, so the schema does not apply to later
+        # requests.
         if schema := form.get("schema"):
             system = [{"role": "system", "content": instructions}] if instructions else []
             instructions = str(with_schema(system, schema)[0]["content"])
@@ -116,7 +117,8 @@ class Responses:
 
 
 def _functions(given: JsonObject, where: str) -> Iterator[tuple[str, JsonObject]]:
-    """Yield a function, or the functions of a namespace, each with its namespace and its schema under the full name."""
+    """Yield the namespace and the schema of a function, or of each function of a namespace. The schema has the full
+    name of the function."""
     namespace = str(given.get("name")) if given.get("type") == "namespace" else ""
     for each in Fields(given).take("tools", list[JsonObject]) if namespace else [given]:
         if each.get("type") != "function":

@@ -18,7 +18,7 @@ from verl_mas.util.text import bare_address
 
 PATH = "/chat/completions"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# A name that does not match and is not set is not repeated in messages, because it may be the key itself.
+# A name that is not that of a set variable is repeated in messages only if it matches, because it may be the key.
 CONVENTIONAL = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
 KEY = re.compile(r"[\x21-\x7e]+")
 PROXIES = "http", "https", "all"
@@ -26,7 +26,7 @@ ADDRESS = "base_url is an address like http://host:8000/v1, to which the client 
 
 
 def check_endpoint(base_url: str, api_key_env: str | None, path: str) -> Iterator[ConfigError | ConfigWarning]:
-    """Find errors of an endpoint; `path` names its settings in messages. No message has a password or a key."""
+    """Find errors of an endpoint. Messages name its settings with the prefix `path`, and contain no password or key."""
     yield from _check_address(base_url, f"{path}base_url")
     yield from _check_proxies()
     if api_key_env is not None:
@@ -39,7 +39,7 @@ def check_endpoint(base_url: str, api_key_env: str | None, path: str) -> Iterato
 def _check_address(base_url: str, setting: str) -> Iterator[ConfigError]:
     parts = _parts(base_url)
     if parts is None:
-        # An address that cannot be split may have a password anywhere, and a query a key.
+        # An address that cannot be parsed may contain a password if it has an @, and a key if it has a query.
         secret = "@" in base_url or "?" in base_url
         setting_text = f"{setting}, which is not repeated here" if secret else f"{setting}={base_url!r}"
         yield ConfigError(setting_text, rule=ADDRESS, fix=f"set {setting}=http://<host>:<port>/v1")
@@ -130,8 +130,8 @@ def hidden(text: str, key: str | None) -> str:
 
 @contextmanager
 def without_key(key: str | None) -> Iterator[None]:
-    """The boundary of code that knows the key: an exception with the key in its text or causes is replaced by one
-    without it."""
+    """Keep the key out of exceptions of the code inside. An exception with the key in its text or in its causes is
+    replaced by an exception without the key."""
     try:
         yield
     except Exception as error:
@@ -140,5 +140,5 @@ def without_key(key: str | None) -> Iterator[None]:
             raise
         cause = error.cause if isinstance(error, SessionFault) else f"{type(error).__name__}: {error}"
         kind = error.kind if isinstance(error, SessionFault) else FaultKind.REFUSED
-        # Leave out the original as its cause, because a traceback would print it.
+        # Raise without the original exception as the cause, because a traceback would print the key with it.
         raise SessionFault(kind, hidden(cause, key)) from None

@@ -48,7 +48,7 @@ class OpenAIClient:
         timeout: float = RemoteSpec.timeout,
         concurrency: int = RemoteSpec.concurrency,
     ):
-        # Check types and ranges, which are those of a configured endpoint.
+        # Check types and ranges by the rules for an endpoint in the configuration.
         RemoteSpec(base_url, model, api_key_env, timeout, concurrency)
         problems = check_endpoint(base_url, api_key_env, "")
         raise_all(problem for problem in problems if isinstance(problem, ConfigError))
@@ -98,7 +98,7 @@ class OpenAIClient:
 
     @contextmanager
     def _completion(self, response: str) -> Iterator[None]:
-        """The boundary around reading a completion: some endpoints send their errors with status 200."""
+        """Raise a fault if a response is not a completion, because some endpoints send their errors with status 200."""
         try:
             yield
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -217,8 +217,8 @@ def _call(call: JsonObject, name: str) -> JsonObject:
 
 def _json(arguments: object) -> str:
     """Convert arguments to JSON text. An endpoint refuses a conversation with arguments that are not JSON, even if its
-    model wrote them. The endpoint decodes the JSON before it renders the prompt, so escapes that may spell marks are
-    written out."""
+    model wrote them. The endpoint decodes the JSON before it renders the prompt, so marks in the decoded arguments are
+    changed to ordinary text."""
     given, whole = arguments or {}, {"invalid": arguments}
     with suppress(ValueError, RecursionError):
         given = json.loads(arguments) if isinstance(arguments, str) else given

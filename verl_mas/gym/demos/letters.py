@@ -21,7 +21,7 @@ def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
     """Train from random weights, with or without `fresh`."""
     console.print("Repeat a letter: a random model of 0.1M parameters, verl's trainer and its own GRPO.")
     arguments = ["+platform=cpu", "+recipe=first_run/laptop", *overrides]
-    compose(arguments)  # overrides that Hydra refuses are refused before a model is made
+    compose(arguments)  # invalid overrides raise an error here, before a model is made
     disable_progress_bar()
     letters.prepare(FOLDER)
     training = DemoRun(arguments, FOLDER, steps_in_all=50)

@@ -21,12 +21,12 @@ from verl_mas.run_folder.metrics.file import Step, read_steps
 
 POLL_S = 0.5
 TAIL_LINES = 25
-GRACE_S = 30.0  # for an interrupted run to exit
+GRACE_S = 30.0  # seconds in which an interrupted run must exit
 
 
 @dataclass
 class DemoRun:
-    """One `python -m verl.trainer.main_ppo` with its folder, log and metrics."""
+    """A training run in a process `python -m verl.trainer.main_ppo`, with its folder, log and metrics."""
 
     overrides: list[str]
     folder: Path
@@ -44,11 +44,11 @@ class DemoRun:
         return self.folder / "metrics.jsonl"
 
     def steps(self) -> list[Step]:
-        """The logged metrics by step, also those before a resume: the trainer keeps them in the file."""
+        """Read the metrics of all logged steps. The file also has the steps before a resume."""
         return read_steps(self.metrics)
 
     def watch(self, headline: str, console: Console) -> list[Step]:
-        """Train to the end with a progress bar. `headline`: the metric next to the bar. Ctrl-C also ends the run."""
+        """Train to the end with a progress bar. `headline`: the metric next to the bar. Ctrl-C ends the run, too."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self.resume:
             self.metrics.unlink(missing_ok=True)  # old metrics would be displayed until the first step

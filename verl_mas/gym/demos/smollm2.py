@@ -1,4 +1,4 @@
-"""A pretrained LLM as two agents: one tells the other a secret word, in English that one can read before and after."""
+"""A pretrained LLM as two agents. A scout tells a judge a secret word, in English that people can read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sender and a receiver, each with half of the clues: they learn a message that no agent alone can replace."""
+"""A sender and a receiver, with half of the clues each, learn to communicate. Alone, they solve at most a third."""
 
 from __future__ import annotations
 

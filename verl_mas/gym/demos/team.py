@@ -42,12 +42,12 @@ class TeamDemo:
     recipe: ClassVar[str]
     folder: ClassVar[Path]
     steps: ClassVar[int]
-    overrides: ClassVar[tuple[str, ...]] = ()  # overrides of the recipe; the user's come after them
+    overrides: ClassVar[tuple[str, ...]] = ()  # overrides of the recipe; the user's overrides come after these
     # The metric of success in a validation. Next to it, pass@1/low and pass@1/high are its interval.
     success: ClassVar[str]
-    solved: ClassVar[str]  # unit of the metric of success, of which it is the share
+    solved: ClassVar[str]  # printed after the value of `success`: `0.750 of the held-out tasks right`
     measured: ClassVar[Curves]  # the metrics to display: measure -> agent -> key
-    levels: ClassVar[Levels] = {}  # constants to draw next to them: measure -> name -> value
+    levels: ClassVar[Levels] = {}  # constants to display next to the metrics: measure -> name -> value
     making: ClassVar[str] = "warm-up: writing tasks and demonstrations"  # shown while data and model are made
 
     def version(self) -> object:
@@ -63,7 +63,7 @@ class TeamDemo:
         raise NotImplementedError
 
     def run(self, overrides: list[str], console: Console, *, fresh: bool = False) -> None:
-        """Train to the end, from the last checkpoint if there is one. `fresh` deletes it first."""
+        """Train to the end, from the last checkpoint if there is one. `fresh` deletes the folder of the demo first."""
         overrides = [f"{STEPS}={self.steps}", *self.overrides, *overrides]
         steps_in_all = _steps_in_all(overrides)
         arguments = [
@@ -73,7 +73,7 @@ class TeamDemo:
             f"trainer.default_local_dir={self.folder}/checkpoints",
             *overrides,
         ]
-        compose(arguments)  # overrides that Hydra refuses are refused before files are deleted and a model is made
+        compose(arguments)  # invalid overrides raise an error here, before files are deleted and a model is made
         if fresh:
             shutil.rmtree(self.folder, ignore_errors=True)
         console.print(self.title)
@@ -163,7 +163,7 @@ class TeamDemo:
 
 
 def _sessions_of(run: RunFolder) -> list[tuple[str, object]]:
-    """Return the place of the sessions and of a page that displays them, unless the user has turned them off."""
+    """Return the labels and paths of a page that displays the sessions, and of the sessions, if they were recorded."""
     if run.trajectories is None:
         return [("sessions", "none were recorded")]
     page, _ = write_view(run.folder, ViewOptions(force=True))
@@ -171,7 +171,7 @@ def _sessions_of(run: RunFolder) -> list[tuple[str, object]]:
 
 
 def _steps_in_all(overrides: list[str]) -> int:
-    """Return the number of training steps in the last override."""
+    """Return the number of training steps, which the last override of STEPS sets."""
     *_, steps = (text.partition("=")[2] for text in overrides if text.lstrip("+").startswith(f"{STEPS}="))
     if not steps.isdecimal() or int(steps) < 1:
         raise ConfigError(f"{STEPS}={steps}", rule="a whole number, at least 1", fix="leave it out")

@@ -18,7 +18,8 @@ from verl_mas.gym.warmup import Generated, Lesson, WarmUp, tiny
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow.base import find
 
-_TURNS = 10  # turns on one board; noise leads to states that a perfect player never reaches
+# Turns on one board. Because of the noise, the later turns start from states that a perfect player never reaches.
+_TURNS = 10
 FIRST_SEED = 10_000_000  # disjoint from the seeds that reinforcement learning trains on
 
 

@@ -46,8 +46,8 @@ def score_actions(puzzle: Puzzle, actions: Sequence[str] | Malformed, *, limit: 
     """Try up to `limit` actions on a copy of the puzzle.
 
     Solving gives a team reward of 1. Otherwise rewards are differences of a state's value, so actions that return to
-    the same state earn nothing. Format and legality are penalties: the paper's rewards minus a constant, which cancels
-    within a group of one prompt.
+    the same state earn nothing. Format and legality are penalties, which are the paper's rewards minus a constant. The
+    constant cancels in the advantages, because the acts of a group have the same prompt.
     """
     if isinstance(actions, Malformed):
         return ActionScore(puzzle.copy(), 0.0, -(FORMAT + LEGAL) if dense else 0.0)
@@ -71,7 +71,7 @@ class PuzzleAttempt:
         return () if isinstance(self.actions, Malformed) else self.actions
 
     def ending(self, after: Puzzle) -> PuzzleAttempt:
-        """The same attempt, with `after` as the resulting board."""
+        """Return the same attempt, with `after` as the resulting board."""
         return replace(self, score=replace(self.score, after=after))
 
 
@@ -99,7 +99,7 @@ class Position:
         return Position(restored(self.puzzle), self.turns, attempts, restored(self.facing))
 
     def reseed(self, rng: random.Random) -> None:
-        """Reseed later random events, so that they do not reveal those of the original."""
+        """Reseed later random events, so that this copy does not reveal the later events of the original."""
         for puzzle in (self.puzzle, self.facing, *(attempt.score.after for _, attempt in self.attempts.values())):
             if puzzle is not None:
                 puzzle.reseed(rng)
@@ -239,7 +239,8 @@ class Play(Workflow):
         return self.scored(reply, actions, puzzle, among)
 
     def scored(self, reply: Reply, actions: Sequence[str] | Malformed, puzzle: Puzzle, among: int) -> PuzzleAttempt:
-        """Set the reply's rewards. If it is the only candidate, the act's team reward is the session's."""
+        """Set the reply's own reward. Set its team reward, too, if it is one of several candidates that are neither
+        continued nor forked. A single candidate gets the session's reward as its team reward."""
         score = score_actions(puzzle, actions, limit=self.moves, dense=self.dense)
         reply.reward = score.local
         if among > 1 and not self.probes and not self.forks:

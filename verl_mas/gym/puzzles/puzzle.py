@@ -24,7 +24,7 @@ class Puzzle(ABC):
     __slots__ = ()
 
     name: ClassVar[str]
-    # For the prompt: what the drawing means and what an action is.
+    # Parts of the prompt: the rules with the meaning of the drawing, and the actions.
     rules: ClassVar[str]
     action_help: ClassVar[str]
     action_pattern: ClassVar[re.Pattern[str]]
@@ -47,7 +47,8 @@ class Puzzle(ABC):
 
     @abstractmethod
     def step(self, action: str) -> bool:
-        """Apply an action. An illegal one changes nothing and returns False; `chance` may change a legal one."""
+        """Apply an action. An illegal action changes nothing, and False is returned. With `chance`, a legal action may
+        have another effect than intended."""
 
     @abstractmethod
     def distance(self) -> int | None:
@@ -137,7 +138,7 @@ def board(name: str, seed: int, split: str, size: Size) -> Puzzle:
 
 
 def _checked(kind: type[Puzzle], size: Size) -> dict[str, object]:
-    """Check and complete the arguments of `generate`, by their names, types and ranges there."""
+    """Check and complete the arguments of `generate`, by the names, types, ranges and defaults in its signature."""
     # pandas turns integers into floats in columns with missing values.
     whole = {
         key: int(value) if isinstance(value, float) and value.is_integer() else value for key, value in size.items()

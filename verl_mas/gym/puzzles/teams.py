@@ -27,14 +27,15 @@ class SinglePlayer(Play):
         return f"{self.scene(puzzle)}\n\n{self.codec(puzzle).prompt()}"
 
 
-# Last word of a compact prompt, which tells a tiny model with both roles which one to play.
+# Last words of compact prompts. They tell a tiny model that plays both roles which role to play.
 PLANNER, EXECUTOR = "P", "E"
 NO_SKETCH = "-"
 
 
 @register_workflow("planner_executor")
 class PlannerExecutor(Play):
-    """Each act branches (`mas.branch.k`). A sketch is scored as if it were executed, but does not change the board."""
+    """A planner sketches the next actions, and an executor decides. Each act branches (`mas.branch.k`). A sketch is
+    scored as if it were executed, but does not change the board."""
 
     agents = ("planner", "executor")
 
@@ -63,8 +64,8 @@ class PlannerExecutor(Play):
 
 @register_workflow("tool_user_planner")
 class ToolUserPlanner(Play):
-    """A program that fails or prints no action list is scored as a malformed reply, plus the reward for the right form
-    of the reply."""
+    """A tool user writes a program, and a planner decides with its output. A program that fails or prints no action
+    list gets the penalty of a malformed reply, without the penalty for the format."""
 
     agents = ("tool_user", "planner")
     text: Literal["words"] = "words"
@@ -91,7 +92,7 @@ class ToolUserPlanner(Play):
         actions = Malformed(ran.error) if ran.error is not None else self.codec(puzzle).parse(ran.stdout)
         attempt = self.scored(reply, actions, puzzle, among)
         if self.dense and isinstance(actions, Malformed) and reply.reward is not None:
-            # The form was right, but the result was not.
+            # The reply had the right form, so take back the penalty for the format.
             reply.reward += FORMAT
         return attempt
 

@@ -2,7 +2,7 @@
 conventions.
 
 The root span of a session is `invoke_workflow`. Each act is a child span: `chat`, or `invoke_agent` if the act called
-tools, so that it has several requests.
+tools, because such an act makes several requests.
 """
 
 from __future__ import annotations

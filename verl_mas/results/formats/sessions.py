@@ -13,7 +13,8 @@ from verl_mas.run_folder.records import Record
 
 
 def records_of(run: RunFolder, part: str, steps: tuple[int, int] | None, counts: Counter[str]) -> Iterator[Record]:
-    """Yield the records of a run. `counts` gets the number of sessions, and of skipped sessions by reason."""
+    """Yield the records of a run. `counts` gets the number of yielded sessions and, per reason, the number of skipped
+    sessions."""
     first, last = steps or (0, float("inf"))
     index = SessionIndex(run.trajectories, partitions=(part,)) if run.trajectories else None
     entries = [entry for entry in index.entries if first <= max(entry.step, 0) <= last] if index else []

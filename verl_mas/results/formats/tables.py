@@ -26,7 +26,8 @@ def chats(records: Iterable[Record], counts: Counter[str], min_reward: float | N
 
 
 def preferences(records: Iterable[Record], counts: Counter[str]) -> Iterator[Record]:
-    """Yield the best and the worst act for each prompt that acts of one agent share within the sessions of a task."""
+    """Yield pairs of replies to the same prompt. For each prompt that several acts of an agent share within the
+    sessions of a task, the pair is the act with the highest and the act with the lowest reward."""
     by_prompt = defaultdict(list)
     for act in _acts_of_whole_texts(records, counts):
         if act["reward"] is None:
@@ -70,6 +71,7 @@ def write_table(rows: Iterable[Record], out: Path, counts: Counter[str]) -> None
         rule = "a row is an act, or two acts with one prompt and different rewards"
         raise DataError(f"no rows: {dict(counts)}", rule=rule, fix="use other --steps, or a lower --min-reward")
     with whole_file(out) as new:
-        # The column for calls exists only if a message has a call: some chat templates take an empty field for a call.
+        # The column for calls exists only if a message has a call, because some chat templates treat an empty field as
+        # a call.
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(found), new)
     counts["rows"] = len(found)

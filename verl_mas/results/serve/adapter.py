@@ -1,4 +1,4 @@
-"""A trained adapter as a PEFT folder, and merged into its base."""
+"""Writes a trained adapter as a PEFT folder, or merged into its base."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class SavedAdapter:
 
     @classmethod
     def of_weights(cls, folder: Path, policy: TeamPolicy) -> SavedAdapter:
-        """Read the only adapter of a policy whose whole model verl's workers saved, with part of its configuration."""
+        """Read the only adapter of a policy. verl's workers saved the weights of the whole model, but only a part of
+        the adapter's configuration."""
         tensors = {name.replace(_NAME, "."): tensor for name, tensor in read_weights(folder, None, _LORA).items()}
         foreign = sorted(name for name in tensors if not name.endswith((".lora_A.weight", ".lora_B.weight")))
         if foreign or not tensors:
@@ -69,8 +70,8 @@ class SavedAdapter:
         ids = tokenizer(PROMPT)["input_ids"]
         expected = log_probs(adapted, ids)
         merged = adapted.merge_and_unload(safe_merge=True)
-        # Only parameters are converted, because `to` would round the frequencies of rotary positions, which no file
-        # has.
+        # Only parameters are converted. `merged.to(dtype)` would also round the frequencies of the rotary embeddings,
+        # which are not saved in files and could not be restored.
         _set_precision(merged, dtype)
         merged.save_pretrained(folder)
         _set_precision(merged, torch.float32)
@@ -83,8 +84,8 @@ class SavedAdapter:
                 adapted = PeftModel.from_pretrained(model, alone)
             except (RuntimeError, ValueError) as error:  # tensors of other sizes, or no module with the targets' names
                 raise _other_base(base, str(error).strip().splitlines()[-1].strip()) from error
-        # PEFT ignores tensors whose modules are missing in the base, so they are compared here. By default PEFT might
-        # ask the hub for the size of the vocabulary.
+        # PEFT ignores tensors whose modules are missing in the base, so this check looks for such tensors. Without
+        # `save_embedding_layers=False`, PEFT might ask the hub for the size of the vocabulary.
         used = get_peft_model_state_dict(adapted, save_embedding_layers=False)
         unused = sorted(self.tensors.keys() - used.keys())
         if unused:

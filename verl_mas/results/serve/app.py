@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server. Its models are a team, and each policy of the team."""
+"""An OpenAI-compatible server whose models are the team and each policy of the team."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class TeamServer:
         return app
 
     async def health(self) -> JSONResponse:
-        # The reply has no reason, because a reason may contain paths of files, and this route needs no key.
+        # The reply does not say why an engine is lost: the reason may contain file paths, and this route needs no key.
         found = {"status": "an engine is lost" if self._lost else "ok", "model": self.name, "sessions": self._running}
         return JSONResponse(found, 503 if self._lost else 200)
 
@@ -150,7 +150,7 @@ class TeamServer:
                     yield writer.failed(problem)
                     return
                 for number, answer in enumerate(found.answers):
-                    # Of the first answer, send only the text after the part that was streamed.
+                    # Send only the part of the first answer that has not been streamed yet.
                     before = sent_text if number == 0 else ""
                     rest = answer.text[len(before) :]
                     yield writer.piece({"content": rest} if before else _opening(rest), index=number)

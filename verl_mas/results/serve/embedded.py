@@ -1,4 +1,5 @@
-"""The embedded engine in this process. Each base has one engine, which batches the requests of all its adapters."""
+"""Runs the policies of a loaded team in this process. Each base model has one engine, which batches the requests of all
+its adapters."""
 
 from __future__ import annotations
 
@@ -35,13 +36,12 @@ from verl_mas.workflow.streaming import ON_TEXT
 from verl_mas.workflow.team_file import TeamPolicy
 
 PIECE_S = 0.03  # seconds between two pieces of streamed text
-LENGTH = 4096  # used if neither the file nor the user limits prompts and replies
+LENGTH = 4096  # limit of prompts and of replies in tokens, if team.yaml has no limit
 
 
 @dataclass
 class Embedded:
-    """The policies served by this process. `config`: verl's configuration, with which policies behave as in
-    training."""
+    """The policies served by this process. `config`: verl's configuration, so that policies behave as in training."""
 
     config: DictConfig
     settings: EngineSettings
@@ -99,7 +99,7 @@ class Embedded:
         rollout_config: RolloutConfig = omega_conf_to_dataclass(rollout)
         device = _usable(self.settings.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         with available(model.path), ExitStack() as stack:
-            # Hide the progress bar of transformers for reading weights.
+            # Hide the progress bar that transformers shows while it reads weights.
             if hf_logging.is_progress_bar_enabled():
                 hf_logging.disable_progress_bar()
                 stack.callback(hf_logging.enable_progress_bar)
@@ -118,7 +118,7 @@ class Embedded:
             "rollout.response_length": policy.response_length or LENGTH,
             "rollout.max_num_seqs": settings.max_sequences,
             "rollout.calculate_log_probs": False,
-            # A request's seed comes from its session, so a session is the same whatever else runs.
+            # A request's seed comes from its session, so the result of a session does not depend on other sessions.
             "rollout.full_determinism": True,
             "rollout.seed": settings.seed,
             "rollout.engine_kwargs": {ENGINE: engine},
@@ -143,7 +143,7 @@ def _usable(device: str) -> str:
 
 @dataclass
 class LocalClient:
-    """Client of an engine in this process, with which `VerlPolicy` generates."""
+    """Client through which `VerlPolicy` sends requests to an engine in this process."""
 
     server: TransformersServer
     adapter: str | None
@@ -160,7 +160,8 @@ class LocalClient:
 
 
 class Pieces:
-    """Turns the tokens of a reply so far into pieces of its text. The caller reports the rest at the end."""
+    """Reports the text of a reply in pieces while its tokens are generated. At the end, the caller reports the text
+    that remains."""
 
     def __init__(self, tokenizer: Tokenizer, on_text: Callable[[str], None]):
         self._tokenizer, self._on_text = tokenizer, on_text
@@ -175,7 +176,7 @@ class Pieces:
             return
         before = self._tokenizer.decode(tokens[self._start : self._read], skip_special_tokens=True)
         text = self._tokenizer.decode(tokens[self._start :], skip_special_tokens=True)
-        # A character may consist of several tokens.
+        # A character may consist of several tokens, so wait until its last token is there.
         if len(text) > len(before) and not text.endswith("\N{REPLACEMENT CHARACTER}"):
             self._on_text(text[len(before) :])
             self._start, self._read, self._last = self._read, len(tokens), now

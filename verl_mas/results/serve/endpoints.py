@@ -1,5 +1,5 @@
 """Servers of a loaded team's policies: the engine of this process, or OpenAI-compatible endpoints (of vLLM, SGLang or
-any other server). Loads no torch."""
+any other server). Importing this module does not load torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from verl_mas.util.bodies import TooLong, answered
 from verl_mas.util.loops import waited_for
 from verl_mas.workflow.team_file import Dtype
 
-# A URL, or the fields of a RemoteSpec. If they name no model, the endpoint is asked for the model of the policy.
+# A URL, or the fields of a RemoteSpec. Without the field `model`, the endpoint's list of models is searched for the
+# policy.
 Endpoint = str | Mapping[str, object]
 # Limits for an endpoint's list of models.
 TIMEOUT_S, MAX_LIST = 10.0, 4_000_000
@@ -31,20 +32,20 @@ TIMEOUT_S, MAX_LIST = 10.0, 4_000_000
 
 @dataclass(frozen=True)
 class EngineSettings(Checked):
-    """`engine` of `verl_mas.load`, and --engine of the commands."""
+    """Settings of the engine of this process: `engine` of `verl_mas.load`, and --engine of the commands."""
 
-    device: str | None = None  # Where it computes, such as cuda:1. None: on a GPU if there is one
-    dtype: Dtype | None = None  # Precision of the weights. None: that of the run
+    device: str | None = None  # Device that computes, such as cuda:1. None: a GPU if there is one, else the CPU
+    dtype: Dtype | None = None  # Precision of the weights. None: the precision of the run
     threads: Count | None = None  # Threads of torch. None: one per core
     cache_gib: Positive = 2.0  # Memory for keys and values; decides how many sequences run at once
-    max_sequences: Count = 256  # Sequences that run at once, at most
-    max_model_len: Count | None = None  # Tokens of prompt and reply together. None: what the run allowed
+    max_sequences: Count = 256  # Maximum number of sequences that run at once
+    max_model_len: Count | None = None  # Limit of prompt and reply together, in tokens. None: the limit of the run
     seed: Annotated[int, Range(0)] = 0  # The same task, session number and seed give the same session
 
 
 def remotes(endpoints: Mapping[str, Endpoint], acting: Mapping[str, str | None]) -> dict[str, RemoteSpec]:
-    """Find the endpoint of each policy. `acting`: the policies on which agents act, each with its model if it has no
-    weights of its own."""
+    """Find the endpoint of each policy. `acting` maps each policy on which agents act to its model, or to None if the
+    policy has its own weights."""
     for name in endpoints:
         if name not in acting:
             rule = "it serves a policy on which an agent of the team acts"

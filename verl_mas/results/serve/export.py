@@ -1,5 +1,5 @@
-"""Exports a checkpoint: its policies as folders that other software loads, the team as `team.yaml`, and its model card
-(README.md) with the curves of its validation."""
+"""Exports a checkpoint: its policies as folders that other software loads, the team as `team.yaml`, and a model card
+(README.md) with the validation curves."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ class Export:
     trust: bool = False
 
     def run(self, only: str | None = None) -> Iterator[str]:
-        """Export, yielding a line per written part. `only`: a single policy, without `team.yaml`, which would name the
-        others."""
+        """Export, yielding a line per written part. `only`: the name of a single policy to export. `team.yaml` is then
+        not written, because it would name policies that are not in the export."""
         chosen = self._chosen(only)
         raise_all(self._refusals(chosen, whole=only is None))
         team, described = self.out / TEAM_FILE, self._written(chosen) if only is None else None
@@ -175,7 +175,8 @@ class Export:
             yield ConfigError(value, rule=f"{rule} card that an export wrote", fix=fix)
 
     def _other_bases(self, chosen: Mapping[str, TeamPolicy]) -> Iterator[ConfigError]:
-        """Refuse bases that differ from those on which adapters were trained, if they are on this machine."""
+        """Refuse a base whose weights differ from the weights with which an adapter was trained. A base that is not on
+        this machine is not checked."""
         bases = cast("Mapping[str, Mapping[str, str | None]]", self.checkpoint.run.get(BASES) or {})
         for name, policy in chosen.items():
             before = bases.get(policy.adapter_of or "", {}).get("fingerprint")
@@ -264,8 +265,8 @@ class Card:
 
     @classmethod
     def of(cls, name: str, team: TeamFile, run: Path) -> Card:
-        """Make the card. `run`: the folder of the run, if the checkpoint is still in it. Raises DataError if it is
-        damaged."""
+        """Make the card. `run`: the parent folder of the checkpoint. If it is not the folder of a run, the card has no
+        settings and no curves. Raises DataError if the folder of the run is damaged."""
         if not is_run(run):
             return cls(name, team)
         found, last = open_run(run), team.step
@@ -309,8 +310,8 @@ class Card:
         }
 
     def _curves(self) -> dict[str, Curve]:
-        """Return the means and pass@k of validation. For sessions that are either right or wrong, pass@1 equals the
-        mean."""
+        """Return the means and pass@k of validation. If a data source has pass@1, its mean of `acc` is skipped, because
+        both are equal for sessions that are either right or wrong."""
         names = dict.fromkeys(key for step in self.steps for key in step.values if key.startswith(CORE))
         steps = [Step(one.number, {k: v for k, v in one.values.items() if isfinite(v)}) for one in self.steps]
         found = {

@@ -31,11 +31,11 @@ def load(
     """Load the team in a folder that `verl-mas export` wrote.
 
     Its policies run in this process, unless `endpoints` has the URL of an OpenAI-compatible server for them. `engine`:
-    settings of the engine of this process, such as `{"threads": 2}`. Agents sample as in validation. `sampling` is
-    `training`, or has settings that replace those of every agent. `trust_remote_code`: run the code that the folder and
-    its models name.
+    settings of the engine of this process, such as `{"threads": 2}`. By default, agents sample as in validation.
+    `sampling`: `training` to sample as in training, or settings that override the settings of every agent.
+    `trust_remote_code`: run the code that the folder and its models name.
     """
-    # Runtime loads torch and verl.
+    # Runtime is imported here because it loads torch and verl.
     from verl_mas.results.serve.runtime import Runtime
 
     settings = load_dataclass(EngineSettings, engine, "engine")
@@ -72,7 +72,8 @@ class TrainedTeam:
     def run_many(
         self, tasks: Iterable[Question], concurrency: int = CONCURRENCY, *, ordered: bool = True
     ) -> Iterator[SessionResult]:
-        """Yield the sessions of tasks. A task is read when a session can start. A failed session is a result, too."""
+        """Yield the results of sessions, one per task. A task is read only when its session can start. The result of a
+        failed session is also yielded."""
         return self._loop.iterate(many(tasks, self._session, concurrency, ordered=ordered))
 
     def arun_many(
@@ -82,7 +83,7 @@ class TrainedTeam:
         return self._loop.aiterate(many(tasks, self._session, concurrency, ordered=ordered))
 
     def close(self) -> None:
-        """End what runs, and free the engines."""
+        """End running sessions, and free the engines."""
         if self._loop.running:
             self._loop.result(self.runtime.aclose())
             self._loop.close()

@@ -25,12 +25,13 @@ from verl_mas.errors import ConfigError, DiskError, MasError
 HUGGINGFACE, WORKERS_FILE = "huggingface", "fsdp_config.json"
 Tensors = dict[str, torch.Tensor]
 TOKENIZER_FILE = "tokenizer_config.json"  # every tokenizer has this file
-_OF_WEIGHTS = ("config.json", "*.safetensors", "*.bin", "*.index.json")  # not copied: written with the weights
+# Files that are not copied, because they are written together with the weights.
+_OF_WEIGHTS = ("config.json", "*.safetensors", "*.bin", "*.index.json")
 
 
 def write_model(weights: Tensors, like: Path, folder: Path, *, trust: bool) -> str:
-    """Write weights under the names of the model whose configuration and tokenizer are in `like`. Returns a description
-    of what was written."""
+    """Write a model folder with these weights, and with the configuration and tokenizer in `like`. Returns a
+    description of the written model."""
     with available(str(like)):
         config = AutoConfig.from_pretrained(like, trust_remote_code=trust)
         with torch.device("meta"):
@@ -81,10 +82,10 @@ def load_base(path: str, *, trust: bool) -> tuple[nn.Module, torch.dtype]:
 
 @contextmanager
 def available(path: str) -> Iterator[None]:
-    """The boundary around loading a part of a model: errors become ConfigErrors."""
+    """Convert errors of loading a part of a model to ConfigErrors."""
     try:
         yield
-    except (OSError, ValueError) as error:  # transformers raises these for a folder, a name and code that it refuses
+    except (OSError, ValueError) as error:  # transformers raises them if it refuses a folder, a name or code
         value = f"{path} cannot be loaded: {str(error).strip().splitlines()[0]}"
         rule = "a model is loaded as the run loaded it: by this path, or by this name from the hub"
         fix = "make it available there, a link is enough; for a model with code of its own, add --trust-remote-code"
@@ -93,10 +94,10 @@ def available(path: str) -> Iterator[None]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """The boundary around reading a file, or the files in a folder: errors become DiskErrors."""
+    """Convert errors of reading a file, or the files in a folder, to DiskErrors."""
     try:
         yield
-    except MasError:  # some are ValueErrors
+    except MasError:  # handled before ValueError, because some MasErrors are also ValueErrors
         raise
     except (OSError, ValueError, RuntimeError, EOFError, pickle.UnpicklingError, SafetensorError) as error:
         cause = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
@@ -117,11 +118,11 @@ def read_record(path: Path, *keys: str) -> dict[str, object]:
 
 
 def read_weights(folder: Path, dtype: torch.dtype | None, only: str = "") -> Tensors:
-    """Read unsharded tensors by name, floating-point ones in `dtype`. `only`: those with this text in their names. No
-    code in the files is executed."""
+    """Read the saved weights by name, and join their shards. Floating-point tensors are converted to `dtype`. `only`:
+    read only tensors with this text in their names. No code in the files is executed."""
     workers = read_record(folder / WORKERS_FILE, "world_size")["world_size"]
     first = _load(folder, workers, 0)
-    # If the shards have replicas, the first replica has all of them.
+    # If several replicas saved the weights, the files of the first replica contain all shards.
     divided = [tensor for tensor in first.values() if isinstance(tensor, DTensor)]
     shards = max((tensor.device_mesh.size(-1) for tensor in divided), default=1)
     states = [first, *(_load(folder, workers, rank) for rank in range(1, shards))]

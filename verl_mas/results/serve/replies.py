@@ -74,7 +74,7 @@ def transcript(session: Session) -> JsonObject:
     """List every act, and the reward. The reward is meaningful only if the request had the data from which it is
     computed."""
     acts = [{name: getattr(reply, name) for name in OF_ACTS} for reply in session.replies]
-    # Values that JSON lacks, such as NaN, become text; numbers of numpy become numbers.
+    # Values that JSON lacks, such as NaN, become strings; numpy scalars become plain numbers.
     info = json.loads(json.dumps(session.info, default=plain), parse_constant=str)
     return {"acts": acts, "reward": session.team_reward, "info": info, "seconds": round(session.seconds, 3)}
 
@@ -119,6 +119,6 @@ def refusal(error: EngineLost | InvalidInput | SessionFault, runtime: Runtime) -
         return ApiError(504, message, code=error.kind.value)
     if error.kind is FaultKind.REFUSED and remote:
         return ApiError(502, message, code="endpoint")
-    # The engine of this process refuses requests that do not fit its limits.
+    # A request that exceeds the limits of the engine of this process is an error of the client.
     given = error.kind is FaultKind.LIMIT or isinstance(error.__cause__, InvalidInput)
     return ApiError(400 if given else 500, message, code=error.kind.value)

@@ -1,4 +1,4 @@
-"""Rewards of sessions as in training, if the workflow leaves them to verl's reward function."""
+"""Computes rewards as in training, for workflows that leave the reward to verl's reward function."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from verl_mas.workflow.team_file import CUSTOM, REWARD_MODEL
 
 
 class VerlScorer:
-    """verl's reward manager with the reward function of the run. It is made for the first session that needs it."""
+    """verl's reward manager with the reward function of the run. The manager is created when the first session is
+    scored."""
 
     def __init__(self, runtime: Runtime):
         self._runtime = runtime
@@ -69,7 +70,8 @@ class VerlScorer:
     def _tokenizer(self) -> Tokenizer:
         if self._models:
             return next(iter(self._models.values())).tokenizer
-        # With endpoints, no policy has a tokenizer here. Any tokenizer can turn the text into tokens and back.
+        # If endpoints serve all policies, no client has a tokenizer. The tokenizer of any policy is enough, because the
+        # text is only encoded and decoded again.
         file = self._runtime.file
         names = [name for name in self._runtime.clients if file.policies[name].remote is None]
         if not names:

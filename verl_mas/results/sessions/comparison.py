@@ -125,11 +125,11 @@ def by_task(a: RunReport, b: RunReport) -> list[MetricDifference]:
 
 
 def successes(report: RunReport, step: int) -> dict[Task, float]:
-    """Map each task, with its data source, to its success: the mean of `acc` over its sessions, or of the team's reward
-    if there is no `acc`.
+    """Map each task (data source and name) to its success: the mean of `acc` over its sessions. For a session without
+    `acc`, the team's reward is used.
 
-    A failed session counts as 0, as in validation. The result is empty if only a sample of the sessions was recorded:
-    the sample favours the best and the worst sessions, so its mean is biased.
+    A failed session counts as 0, as in validation. If only a sample of the sessions was recorded, the result is empty,
+    because the sample favours the best and the worst sessions and its mean would be biased.
     """
     folder = report.run.trajectories
     if folder is None or not (folder / VAL).is_dir():
@@ -140,7 +140,7 @@ def successes(report: RunReport, step: int) -> dict[Task, float]:
         task, outcome = record["task"], record["outcome"]
         value = (outcome["info"] or {}).get(ACC, outcome["reward"]) if record["status"] == "finished" else 0.0
         if isinstance(value, int | float):
-            # A task is identified by its index in its file, or by its text if it has none.
+            # A task is identified by its index in its file, or by its messages if it has no index.
             name = task["messages"] if task["index"] is None else task["index"]
             found[str(task["data_source"]), str(name)].append(float(value))
     return {task: fmean(values) for task, values in found.items()}

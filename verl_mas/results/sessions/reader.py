@@ -19,7 +19,8 @@ from verl_mas.run_folder.session_files import SessionFile, current
 from verl_mas.run_folder.session_table import SUFFIX, read_entries, read_lines
 
 Attempts: TypeAlias = Literal["last", "all"]
-KEPT = 4  # files, and steps of advantages, in memory: sessions are mostly read one after the other
+# Size of each cache (lines by file, advantages by step). It is small because sessions are mostly read in order.
+KEPT = 4
 Advantages: TypeAlias = Mapping[str, float]  # by key of the act
 # Errors for a line that is not a record, and for a file that is damaged or gone.
 NOT_A_RECORD = (ValueError, KeyError, TypeError, AttributeError, IndexError)
@@ -43,8 +44,9 @@ def read_sessions(
 ) -> Iterator[Record]:
     """Yield sessions in the order of their steps. Their acts have advantages if the trainer has written them.
 
-    A resumed run may have repeated steps. For each step, only the last attempt is read, and those sessions of earlier
-    attempts that it trained on; `attempts="all"` reads every attempt, in order. Each session names its `attempt`.
+    A resumed run may have repeated steps. For each step, only the last attempt is read, together with sessions of
+    earlier attempts if the last attempt trained on them. `attempts="all"` reads every attempt, in order. Each session
+    names its `attempt`.
     Damaged records are skipped with a warning.
     """
     partition = session_files.partition_of(validate)
@@ -85,7 +87,7 @@ class SessionIndex:
         self.refresh()
 
     def refresh(self) -> bool:
-        """List the sessions again, reading only files that have changed. Return whether any file has."""
+        """List the sessions again, reading only files that have changed. Return whether any file has changed."""
         before, self.files = self.files, defaultdict(list)
         self._advantages.cache_clear()
         self._lines.cache_clear()
@@ -127,7 +129,7 @@ class SessionIndex:
         return record
 
     def records(self, entries: Iterable[SessionEntry] | None = None) -> Iterator[Record]:
-        """Yield the records of these entries, or of all. Damaged records are skipped with a warning."""
+        """Yield the records of these entries, or of all entries. Damaged records are skipped with a warning."""
         damaged: Counter[str] = Counter()
         for entry in self.entries if entries is None else entries:
             try:
@@ -167,12 +169,13 @@ class SessionIndex:
         return known
 
     def _by_attempt(self, partition: str, step: int) -> dict[str, list[SessionEntry]]:
-        """Return the sessions of each attempt. An attempt may have advantages alone."""
+        """Return the sessions of each attempt. The list is empty for an attempt that has written only advantages."""
         by_attempt: dict[str, dict[str, SessionEntry]] = defaultdict(dict)
         for file in self.files[partition, step]:
             known = by_attempt[file.attempt]
             for entry in self._listed.get(file, []):
-                # In earlier versions, a worker that was killed while compressing left its sessions in two files.
+                # A session may be in two files: in earlier versions, a worker that was killed while it compressed its
+                # file left both. Keep the first entry.
                 known.setdefault(entry.key, entry)
         return {attempt: list(entries.values()) for attempt, entries in by_attempt.items()}
 
@@ -208,7 +211,7 @@ def _session_of(act: str) -> str:
 
 
 def with_uniform(entries: Iterable[SessionEntry]) -> list[SessionEntry]:
-    """Add to the entries of one step whether their groups are uniform."""
+    """Return the entries of one step with `uniform` set: whether each agent has equal rewards throughout the group."""
     entries = list(entries)
     groups: dict[tuple[str | None, str], list[SessionEntry]] = defaultdict(list)
     for entry in entries:

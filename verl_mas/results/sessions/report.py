@@ -24,8 +24,8 @@ from verl_mas.run_folder.metrics.trends import RunFinding, Trends
 from verl_mas.trainer.timeline import FILE, read_timeline, start_seconds
 from verl_mas.util.text import sparkline
 
-LAST = 10  # steps in the mean of a table
-CURVE = 24  # width of a curve in characters: most lines fit a terminal
+LAST = 10  # tables show means over this number of last steps
+CURVE = 24  # width of a curve in characters, chosen so that most lines fit a terminal
 # Column of the table of agents -> the metric of an agent.
 COLUMNS = {
     "reward": "reward/score",
@@ -205,7 +205,7 @@ def over(steps: Sequence[Step], agents: Sequence[str] | None = None) -> list[Hel
 
 
 def _trends(steps: Sequence[Step]) -> list[HeldFinding]:
-    """Find trends over the whole run, each as of the last step at which it held."""
+    """Find trends over the whole run. The text of each trend describes the last step at which the trend held."""
     trends = Trends()
     values = accumulate((step.values for step in steps), held)
     latest = {

@@ -24,10 +24,11 @@ MARKS = (about.FILE, metrics.FILE, timeline.FILE, FOLDER, POINTER)  # a run's fo
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run that trains, has ended or was stopped. `run.yaml` is read at once, other files when they are needed."""
+    """The folder of a run, whether the run is training or has ended. `run.yaml` is read when the folder is opened, and
+    other files are read when they are needed."""
 
     folder: Path
-    # The resolved configuration of the last start; None without a `run.yaml`, as after an evaluation.
+    # The resolved configuration of the last start; None if the folder has no `run.yaml`, such as after an evaluation.
     config: DictConfig | None = None
     about: Mapping[str, object] = field(default_factory=dict)  # the rest of `run.yaml`
 

@@ -1,6 +1,6 @@
-"""Findings: problems of a run that show in the metrics of a few steps. Pure functions, for the log and for reports.
+"""Findings: problems of a run that show in the metrics of a few steps. The log and the reports show findings.
 
-The metrics have the names under which the trainer logs them. None, null in a metrics file, counts as NaN.
+The metrics have the names under which the trainer logs them. A value of None (null in a metrics file) counts as NaN.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ from verl_mas.errors import FaultKind
 from verl_mas.run_folder.metrics.names import AGENT, POLICY, agent, key_of_policy, names_in, policy, session
 from verl_mas.run_folder.metrics.trends import EVERYONE, Metrics, RunFinding, Trends, mean
 
-STEPS = 3  # steps of a window: with few tasks per step, one or two steps without a signal are normal
-AGAIN = 100  # steps before a finding is repeated: with tasks that are too easy or too hard, it comes and goes
-SHARE = 1 - 1e-9  # a sum of two rounded shares that counts as 1
-LITTLE = 0.25  # share of the signal: the same progress needs four times the samples
-MOST = 0.9  # share of the groups
-NO_ENTROPY = 0.01  # nats per token: about one token in a thousand varies
-OLD, OLD_SHARE = 4, 0.5  # age of a row in updates, and share of such rows
-LATE = 0.5  # seconds: the duration of an act of a small model
-CUT = 0.5  # share of the replies
-ERRORS = 0.5  # share of the tool calls
+# Steps of a window. With few tasks per step, one or two steps without a signal are normal and not a finding.
+STEPS = 3
+# Steps before a finding is repeated. With tasks that are too easy or too hard, the same finding comes and goes.
+AGAIN = 100
+SHARE = 1 - 1e-9  # two rounded shares with at least this sum count as 1
+# Share of the signal below which it is little. With this share, the same progress needs four times the samples.
+LITTLE = 0.25
+MOST = 0.9  # least share of uniform groups for a finding
+NO_ENTROPY = 0.01  # nats per token below which there is a finding; about one token in a thousand varies
+OLD, OLD_SHARE = 4, 0.5  # age in updates from which a row is old, and share of old rows above which there is a finding
+LATE = 0.5  # seconds of blocking above which there is a finding; an act of a small model takes about as long
+CUT = 0.5  # least share of cut replies for a finding
+ERRORS = 0.5  # least share of failed tool calls for a finding
 # Metrics that exist only in steps in which old log-probs are computed (`mas.old_log_probs_every`).
 _NOW_AND_THEN = re.compile(r".*/log_probs/\w+|(.*/)?actor/entropy")
 
 
 def findings(steps: Sequence[Metrics], agents: Collection[str] | None = None) -> list[RunFinding]:
-    """Return the findings that hold in each of these steps. `agents`: the trained agents; None: all that acted."""
+    """Return the findings that hold in each of these steps. `agents`: the trained agents; None: all agents."""
     window = Window(steps)
     trained = [name for name in window.names(AGENT, "advantage/zero") if agents is None or name in agents]
     return [
@@ -52,7 +55,8 @@ def held(before: Metrics, step: Metrics) -> Metrics:
 
 
 class Findings:
-    """The findings of a run that trains. A finding is returned when it begins, and at most once in `again` steps."""
+    """The findings of a run while it trains. A finding is returned when it begins to hold, and at most once in `again`
+    steps."""
 
     def __init__(self, agents: Collection[str] | None = None, again: int = AGAIN):
         self._agents, self._again = agents, again
@@ -138,7 +142,7 @@ def _why_without_advantage(window: Window, name: str) -> str:
 
 def _of_agents(window: Window, trained: Sequence[str]) -> Iterator[RunFinding]:
     for name in trained:
-        # Advantages are mostly one constant if the baseline is that of the whole team.
+        # If the baseline is the mean of the whole team, an agent's advantages may consist mostly of one constant.
         shares = window.of_agent(name, "group/signal_share")
         means, deviations = (window.of_agent(name, f"advantage/{key}") for key in ("mean", "std"))
         constant = means and all(abs(mean) > std for mean, std in zip(means, deviations, strict=True))

@@ -1,9 +1,8 @@
 """Names of the metrics that a run logs, and functions that read them. Their meanings are in `table.yaml`.
 
 The first segment says what a metric belongs to: `agent/<agent>/...`, `policy/<policy>/...`, `session/...`,
-`filter/...`, `async/...`; with `val-` before it, the metric belongs to validation. verl's own metrics keep verl's
-names. In a team with one trained policy, verl's actor metrics have only verl's names, so that each number is logged
-once.
+`filter/...`, `async/...`. The prefix `val-` marks a metric of validation. verl's own metrics keep verl's names. In a
+team with one trained policy, verl's actor metrics have only verl's names, so that each number is logged once.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ def of_validation(metrics: Mapping[str, V]) -> dict[str, V]:
 
 
 def agents_in(keys: Iterable[str]) -> list[str]:
-    """List the agents that acted, in order."""
+    """List the agents that acted, in the order of `keys`."""
     return names_in(keys, AGENT, "acts")
 
 
 def policies_in(keys: Iterable[str]) -> list[str]:
-    """List the trained policies, in order."""
+    """List the trained policies, in the order of `keys`."""
     return names_in(keys, POLICY, "rows/real")
 
 
@@ -57,6 +56,6 @@ def key_of_policy(keys: Collection[str], name: str, key: str) -> str:
 
 
 def control_of(source: str, sources: Collection[str]) -> str | None:
-    """Return the data set of which a data source is the control: `clues` for `clues_shuffled` and `clues_control`."""
+    """Return the data source that `source` is a control of: `clues` for `clues_shuffled`; None for other sources."""
     base = source.removesuffix("_shuffled").removesuffix("_control")
     return base if base != source and base in sources else None

@@ -20,13 +20,13 @@ _TOKEN = re.compile(r"<(\w+)>|\{([^}]*)\}|([^<{]+)")
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric. `pattern`: its name, where `<agent>` stands for any name and `{a,b}` for either of two."""
+    """A metric. `pattern`: its name, where `<agent>` stands for any name, and `{a,b}` for either `a` or `b`."""
 
     pattern: str
     meaning: str
     unit: str = ""
     watch: str = ""  # the healthy values of a metric to watch; empty for other metrics
-    # Whether it is verl's metric of an actor: several trained policies log it as `policy/<policy>/...`.
+    # Whether verl logs the metric for an actor. With several trained policies, its name is `policy/<policy>/...`.
     of_actor: bool = False
 
     @property

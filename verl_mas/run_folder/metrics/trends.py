@@ -1,4 +1,4 @@
-"""Findings over a whole run: a metric that rises, falls or stands still and should not."""
+"""Findings over a whole run: metrics that rise, fall or stay flat when they should not."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import TypeAlias
 from verl_mas.run_folder.metrics.names import CORE, agent, names_in, policies_in
 
 BLOCK = 5  # steps in a mean
-# A fall exceeds this many standard errors and this share of the best mean. In benchmarks/evidence, 14 of 738 recorded
-# reward curves fall so far.
+# A fall of the reward is reported if it exceeds ERRORS standard errors and the share FALL of the best mean. In
+# benchmarks/evidence, 14 of 738 recorded reward curves fall this far.
 ERRORS, FALL = 5, 0.2
 FLAT = 30  # steps without any change of the reward: sound runs with a small learning rate change slowly
-ENTROPY = 2.0, 0.3  # the factor, and the nats per token, by which the entropy has risen
-MEMORY = 0.05, 1.0  # the share, and the GB, by which memory has grown
-RISES = 0.8  # share of the steps in which memory grows; a cache stops growing when it is full
-UNUSED = 0.1  # share of the first calls
-MARGIN = 0.02  # a difference in success that means nothing, if the validation has no interval
+ENTROPY = 2.0, 0.3  # smallest rise of the entropy that is reported: a factor, and nats per token
+MEMORY = 0.05, 1.0  # smallest growth of memory that is reported: a share, and GB
+RISES = 0.8  # smallest reported share of steps in which memory grows; a cache that is full stops growing
+UNUSED = 0.1  # tools are reported as unused if calls fall to this share of the calls in the first steps
+MARGIN = 0.02  # largest difference in success that counts as noise; the validation's interval can raise it
 _SUCCESS = re.compile(rf"{CORE}(.+)/acc/mean@\d+")
 _ENTROPY = re.compile(r"(?:policy/([^/]+)/)?actor/entropy")
 _MEMORY = {"cpu_memory_used_gb": "the host", "max_memory_allocated_gb": "the GPUs"}
@@ -33,14 +33,14 @@ _KEPT = re.compile(
     r"|agent/[^/]+/(tool_calls|acts)"
 )
 Series = Sequence[float]
-# The values of a step, by name. None, null in a metrics file, counts as NaN.
+# The values of a step, by name. None (`null` in a metrics file) counts as NaN.
 Metrics: TypeAlias = Mapping[str, float | None]
 EVERYONE = "team"
 
 
 @dataclass(frozen=True)
 class RunFinding:
-    """`kind` and `name` identify it from step to step; `text` has the likely cause and what to do."""
+    """A finding. `kind` and `name` identify it from step to step; `text` has the likely cause and a remedy."""
 
     kind: str
     name: str

@@ -1,10 +1,10 @@
 """verl's FSDP2 engine with several LoRA adapters on one frozen base.
 
 All adapters are trainable at all times, and the base never is. A flag of each layer selects the adapter that computes.
-PEFT's own `set_adapter` and `disable_adapter` also switch `requires_grad`. After a pass of the reference model, all
-adapters but one would stay frozen, and their updates would silently have a gradient of zero. Besides, if nothing is
-trainable in the very first forward pass, FSDP2 does not determine the dtype of gradients, and the first backward pass
-in bfloat16 fails.
+PEFT's own `set_adapter` and `disable_adapter` are not used, because they also switch `requires_grad`. With them, all
+adapters but one would stay frozen after a pass of the reference model, and their updates would silently have a gradient
+of zero. Besides, if nothing is trainable in the very first forward pass, FSDP2 does not determine the dtype of
+gradients, so the first backward pass in bfloat16 fails.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class AdapterTraining:
 class FsdpAdapterEngine(SharedPrefixes):
     """Compute with the bare base, except inside `with engine.adapter(policy)`.
 
-    The layers' flags are the same in all workers at all times, as otherwise collective operations would not match. They
-    do not change between a forward and its backward either, since gradient checkpointing recomputes the forward in the
-    backward.
+    The layers' flags must be the same in all workers at all times, as otherwise collective operations would not match.
+    The flags must also not change between a forward and its backward, because gradient checkpointing recomputes the
+    forward in the backward.
     """
 
     adapters: Mapping[str, Adapter]  # policy -> adapter; set before `initialize`
@@ -220,8 +220,10 @@ class FsdpAdapterEngine(SharedPrefixes):
         return files.plain_config(config)
 
     def save_adapter(self, policy: str, folder: Path) -> None:
-        """Save an adapter's weights, and the state from which its training resumes. All workers call it; the first one
-        writes."""
+        """Save an adapter's weights, and the state from which its training resumes.
+
+        All workers must call this method; only the first worker writes.
+        """
         training, parameters = self.training[policy], self.parameters[policy]
         weights = {key: whole(parameter).cpu() for key, parameter in parameters.items()}
         optimizer = optimizer_state(training.optimizer, parameters)
@@ -327,7 +329,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, T
 def set_optimizer_state(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor], given: OptimizerState | None
 ) -> None:
-    """Load a state of `optimizer_state`. The first worker passes it as `given`; the other workers pass None."""
+    """Load a state that `optimizer_state` has returned. The first worker passes it; the other workers pass None."""
     known = _known_to_all(given)
     state = {
         number: {name: split_as(parameters[key], value) if _is_split(value) else value for name, value in own.items()}

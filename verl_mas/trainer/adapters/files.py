@@ -50,7 +50,7 @@ def write_weights(folder: Path, config: Mapping[str, object], weights: Tensors) 
 
 
 def read_weights(folder: Path, config: Mapping[str, object]) -> Tensors:
-    """Read an adapter's weights. Raises ConfigError if they belong to another kind of adapter than `config`."""
+    """Read an adapter's weights. Raises ConfigError if their adapter has another rank, scale or kind than `config`."""
     saved = json.loads((folder / CONFIG).read_text())
     for key in _SCALING:
         # Files of another PEFT version omit fields that are not set.
@@ -62,8 +62,8 @@ def read_weights(folder: Path, config: Mapping[str, object]) -> Tensors:
     return load_file(folder / WEIGHTS)
 
 
-# _SCALING: fields that decide, besides the weights, which function an adapter computes. _SETTINGS: the settings of two
-# of these fields.
+# _SCALING: fields that decide, besides the weights, which function an adapter computes. _SETTINGS: two of these fields
+# -> the settings of a policy that set them.
 _SCALING = ("r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "alora_invocation_tokens")
 _SETTINGS = {"r": "model.lora_rank", "lora_alpha": "model.lora_alpha"}
 

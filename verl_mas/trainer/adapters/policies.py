@@ -23,7 +23,7 @@ from verl_mas.verl_.data_plane import Rows
 
 
 class SharedBase(LocalPolicy):
-    """An untrained policy with adapters. Requests that name no adapter are served by the policy's own weights."""
+    """An untrained policy with adapters. Its own weights serve the requests that name no adapter."""
 
     worker = AdapterWorker
 
@@ -55,7 +55,7 @@ class SharedBase(LocalPolicy):
             self.actor_rollout_wg.to("cpu", model=True, optimizer=False, grad=False)
 
     def wake(self, step: int) -> None:
-        """Send the engines all adapters; they allocate their GPU memory again."""
+        """Wake the engines, which allocate their GPU memory again, and send them all adapters."""
         start = time.perf_counter()
         super().wake(step)
         self.metrics = {"sync/seconds": time.perf_counter() - start, "sync/mb": self._sent_bytes / 1e6}

@@ -44,7 +44,7 @@ class _TrainingWorker(TrainingWorker):
 
 
 class AdapterWorker(PolicyWorker):
-    """verl's worker of a policy, as the worker of a base. `update_weights` sends the engines all adapters."""
+    """verl's policy worker, extended for a base with adapters. `update_weights` sends all adapters to the engines."""
 
     actor: _TrainingWorker
 
@@ -66,13 +66,15 @@ class AdapterWorker(PolicyWorker):
 
     @on_all
     def set_adapter_loss(self, policy: str, loss: Loss) -> None:
-        """Replace verl's loss with the adapter's settings by `loss`."""
+        """Train the adapter of a policy with `loss` instead of verl's loss."""
         self._losses[policy] = loss
 
     @_on_rows
     def compute_log_prob(self, data: TensorDict) -> TensorDict | None:
-        """Compute with the adapter that the batch names, else with the bare base, which is every adapter's reference
-        model."""
+        """Compute with the adapter that the batch names.
+
+        If it names no adapter, compute with the bare base, which is the reference model of every adapter.
+        """
         policy = tu.pop(data, key=ADAPTER, default=None)
         with self.actor.engine.adapter(policy):
             return super().compute_log_prob(data)

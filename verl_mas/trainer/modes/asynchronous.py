@@ -1,7 +1,7 @@
 """Base of the asynchronous modes, in which tasks are dispatched some steps before they are trained on.
 
 A task is tagged with the step of its dispatch. Its age is counted from this step, and the oldest tasks make the next
-batch. Warm-up tasks are tagged with steps before the first, as if the run had started earlier. With W warm-up batches,
+batch. Warm-up tasks are tagged with steps before step 1, as if the run had started earlier. With W warm-up batches,
 `max_off_policy_strategy=wait` and `max_off_policy_threshold=W + 1`, each step therefore trains on the batch that was
 dispatched W steps earlier, whatever the timing.
 """
@@ -95,7 +95,7 @@ class AsyncTeamTrainer(TeamTrainer):
         return steps * self._batch_size - len(data_plane.tasks(data_plane.TRAIN))
 
     def _dispatch(self, tasks: int, step: int) -> None:
-        """Dispatch new tasks under the name and tag of `step`; verl and `TeamTrainer` use the current step."""
+        """Dispatch new tasks with the name and tag of `step`, which verl and `TeamTrainer` read from `global_steps`."""
         present, self.global_steps = self.global_steps, step
         try:
             self._submit_batch_to_rollout(self._next_train_batch(tasks))
@@ -105,9 +105,9 @@ class AsyncTeamTrainer(TeamTrainer):
     def _reissue_inflight_prompts(self, partition_id: str = data_plane.TRAIN) -> int:
         """Restart tasks of a checkpoint that have no rows, each with its original step.
 
-        With the current step, which verl gives them, they would count as younger than they are and sample other random
-        numbers. Failed tasks restart, too: they may have failed because the run was about to end after the loss of an
-        engine or a reward worker.
+        verl would tag the tasks with the current step, so they would count as younger than they are, and their sessions
+        would draw other random numbers. Failed tasks restart, too, because they may have failed when the run was
+        about to end after the loss of an engine or a reward worker.
         """
         again: dict[int, list[str]] = defaultdict(list)
         for uid, tag in data_plane.tasks(partition_id).items():
@@ -165,7 +165,7 @@ class ColocatedAsyncTrainer(AsyncTeamTrainer):
 
 
 class SeparateAsyncTrainer(AsyncTeamTrainer):
-    """trainer.v1.trainer_mode=mas_separate_async: policies train on GPUs of their own while their engines serve on."""
+    """trainer.v1.trainer_mode=mas_separate_async: policies train on separate GPUs while their engines keep serving."""
 
     mode = SEPARATE
 
@@ -203,10 +203,10 @@ class SeparateAsyncTrainer(AsyncTeamTrainer):
 
 
 def warm_up(tasks: int, batch_size: int, step: int) -> dict[int, int]:
-    """Return how many warm-up tasks are tagged with which step, the oldest first.
+    """Map steps, the oldest first, to the number of warm-up tasks that are tagged with each step.
 
-    When a run resumes, all of them are tagged with `step`, because the names of earlier steps belong to the
-    checkpoint's tasks.
+    When a run resumes, all warm-up tasks are tagged with `step`, because the checkpoint's tasks have the names of
+    earlier steps.
     """
     if step > 1:
         return {step: tasks} if tasks else {}
@@ -215,14 +215,14 @@ def warm_up(tasks: int, batch_size: int, step: int) -> dict[int, int]:
 
 # The run ends if this many batches of tasks have ended without rows while it waited for one batch.
 FAILED_BATCHES = 10
-# Interval at which the buffer checks for lost engines while it waits.
+# Interval at which the buffer checks for lost engines and failed sessions while it waits.
 SECONDS_BETWEEN_LOOKS = 3.0
 
 
 class TeamBuffer(ReplayBufferAsync):
     """verl's replay buffer with a total order of the tasks. A run that cannot continue ends instead of waiting.
 
-    `look` raises if an engine is lost. `refill(n)` adds n tasks.
+    `look` raises if an engine is lost or too many sessions have failed. `refill(n)` adds n tasks.
     """
 
     def __init__(

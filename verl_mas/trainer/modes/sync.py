@@ -1,4 +1,4 @@
-"""trainer.v1.trainer_mode=mas: every step plays its sessions, then trains on them."""
+"""trainer.v1.trainer_mode=mas: every step runs its sessions to their end, and then trains on them."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class MasTrainer(TeamTrainer):
         return super()._sample(tasks)
 
     def _wake_one(self, name: str) -> None:
-        """Send a policy its weights. In a time-sliced pool it then frees the GPU for the next policy; the last one
-        stays awake."""
+        """Send weights to a policy's engines. In a time-sliced pool, the engines then free the GPU for the next policy;
+        the engines of the last policy stay awake."""
         super()._wake_one(name)
         pool = self.mas.policies[name].pool
         if slices := self.slices.get(pool):

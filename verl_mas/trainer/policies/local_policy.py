@@ -1,6 +1,6 @@
 """The part of verl's trainer that starts the training processes and the engines of one policy.
 
-Data, rewards, rollout, advantages and the order of the step belong to the team: `TeamTrainer`.
+`TeamTrainer` handles data, rewards, rollout, advantages and the order of the step, for all policies of the team.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Workers:
     """
 
     def __init__(self, group: RayWorkerGroup, reads: frozenset[str] = frozenset()):
-        """`reads`: fields that these workers need and other training processes do not."""
+        """`reads`: fields that these workers need, although other training processes do not need them."""
         self.group = group
         self._left_out = TRAINER_ONLY - reads
 
@@ -71,7 +71,7 @@ class LocalPolicy(Servers, PPOTrainer):
         self.timing_raw: dict[str, float] = {}
         self.prev_step_profile = self.curr_step_profile = self.next_step_profile = False
         with open_dict(view):
-            # Reward workers are named actors. There is one set per run, which the team starts.
+            # Start no reward workers here. They are named actors, of which the team starts one set per run.
             view.reward.num_workers = 0
             view.reward.reward_model.enable = view.reward.reward_model.enable_resource_pool = False
             view.trainer.checkpoint_callback_class = None
@@ -86,10 +86,13 @@ class LocalPolicy(Servers, PPOTrainer):
             turn.ended(LAUNCH)
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Detect phases of the start by the attributes that verl sets, since its set-up is a single function: one when
-        the training processes exist, another when they have loaded their model."""
+        """Detect the phases of the start by the attributes that verl sets.
+
+        verl's set-up is a single function, but it sets one attribute when the training processes exist, and another
+        attribute when they have loaded their model.
+        """
         super().__setattr__(name, value)
-        # A critic loads its model first.
+        # If there is a critic, verl loads the critic's model before the policy's.
         first = "critic_wg" if self._turn and self.use_critic else "actor_rollout_wg"
         if self._turn and name == first and isinstance(value, RayWorkerGroup):
             ray.get([worker.__ray_ready__.remote() for worker in value.workers])
@@ -144,7 +147,7 @@ class LocalPolicy(Servers, PPOTrainer):
     # -- weights --------------------------------------------------------------------------------------------
 
     def wake(self, step: int) -> None:
-        """Send the engines the current weights; they allocate their GPU memory again."""
+        """Wake the engines, which allocate their GPU memory again, and send them the current weights."""
         self.checkpoint_manager.update_weights(step)
 
     def sleep(self) -> None:

@@ -101,7 +101,8 @@ class PolicyTrainer(LocalPolicy):
             rows = self._compute_old_log_prob(rows, metrics=metrics)
         if self.use_reference_policy:
             rows = self._compute_ref_log_prob(rows, metrics=metrics)
-        # verl leaves this here after the log-probs of a LoRA policy's reference; a critic has no adapter to disable.
+        # verl sets this key for the reference log-probs of a LoRA policy, and does not remove it. The critic must not
+        # get it, because a critic has no adapter to disable.
         rows.extra_info.pop("no_lora_adapter", None)
         return self._compute_values(rows, metrics) if self.use_critic else rows
 
@@ -140,7 +141,7 @@ class PolicyTrainer(LocalPolicy):
         metrics.update(found)
         data[LOSS_MASK] = mask  # the mask before rejection, over which verl takes means over tokens
         if not correction.rollout_is and not correction.rollout_rs:
-            return data, {}  # only metrics were asked for
+            return data, {}  # the configuration requests only metrics
         fields = [RESPONSE_MASK, ROLLOUT_WEIGHTS]
         changed = {name: response_to_nested(corrected.batch[name], mask) for name in fields if name in corrected.batch}
         data.update(changed)
@@ -251,8 +252,10 @@ class PolicyTrainer(LocalPolicy):
         self.unload()
 
     def unload(self) -> None:
-        """Move parameters back to the host that were loaded for a transfer. verl does so only after a transfer to
-        engines on the policy's own devices."""
+        """Move the parameters that were loaded for a transfer back to the host.
+
+        verl moves them back only after a transfer to engines on the policy's own devices.
+        """
         if self.offloads:
             self.actor_rollout_wg.to("cpu", model=True, optimizer=False, grad=False)
 
@@ -287,7 +290,7 @@ def _reported(output: TensorDict, part: str) -> dict[str, float]:
 
 
 def check_finite(policy: str, metrics: dict[str, float], scaled: Collection[str]) -> None:
-    """Raise UpdateFailed if a loss or a gradient is not finite: verl skips such an optimiser step and continues.
+    """Raise UpdateFailed if a loss or a gradient is not finite. verl only skips such an optimiser step and continues.
 
     `scaled`: the parts (actor, critic) whose loss a gradient scaler multiplies. Their overflows are expected, so they
     are only counted.

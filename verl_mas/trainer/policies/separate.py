@@ -17,7 +17,7 @@ from verl_mas.trainer.policies.servers import Engines
 from verl_mas.trainer.starting import Turn
 from verl_mas.trainer.timeline import LAUNCH
 
-# verl's checkpoint engine, also on Ascend. It finds its process group by a name, which verl sets to `default`.
+# Name of verl's checkpoint engine that finds its process group by name, also on Ascend. verl's group name is `default`.
 NAMED_GROUP = "nccl"
 
 
@@ -53,9 +53,10 @@ class SeparatePolicy(PolicyTrainer):
 
 
 def send_apart(view: DictConfig, name: str) -> None:
-    """Write settings into a policy's view that keep its checkpoint engine apart from other policies' ones.
+    """Configure a policy's view so that its checkpoint engine is separate from the other policies' engines.
 
-    A policy that gets no weights needs them, too: verl makes a checkpoint engine next to the engines of every policy.
+    A policy that gets no weights needs these settings, too, because verl makes a checkpoint engine next to the engines
+    of every policy.
     """
     with open_dict(view):
         engine = view.actor_rollout_ref.rollout.checkpoint_engine
@@ -76,7 +77,7 @@ class Standalone(Engines):
             resource_pool=share,
             ray_cls_with_init=replica.get_ray_class_with_init_args(),
             bin_pack=False,
-            # Each policy counts its replicas from 0, and Ray finds workers by name.
+            # Ray finds workers by name, and each policy counts its replicas from 0, so the name has the policy.
             name_prefix=f"rollout_standalone_{EngineTag.of(self.rollout_config).policy}_{replica.replica_rank}",
             use_gpu=replica.rollout_worker_use_gpu(),
             device_name=get_device_name(),

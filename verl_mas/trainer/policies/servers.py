@@ -46,8 +46,10 @@ class Servers:
         return {}
 
     def on_device(self) -> AbstractContextManager[None]:
-        """Context for work on several policies with these weights. It does nothing for a policy without adapters: verl
-        moves the weights to the device for each call."""
+        """Context for work on several policies that share these weights.
+
+        It does nothing for a policy without adapters, because verl moves the weights to the device for each call.
+        """
         return nullcontext()
 
     @property
@@ -64,7 +66,7 @@ class Servers:
         return [worker for replica in self._replicas for worker in replica.workers]
 
     def client(self, adapter: str | None = None, slices: Actor | None = None, resumes: bool = False) -> LLMServerClient:
-        """Make a client. `adapter`: the policy whose adapter serves requests. `slices`: the time slices of the pool.
+        """Make a client. `adapter`: the policy whose adapter serves requests. `slices`: the pool's `SlicesActor`.
 
         `resumes`: whether requests that an engine aborts continue once engines accept requests again.
         """
@@ -89,7 +91,7 @@ class Servers:
         return list(self.llm_server_manager.get_replicas())
 
     def pause(self) -> None:
-        """Free the GPU's memory and keep the weights."""
+        """Free the engines' GPU memory without losing the weights."""
         method, _ = sleep_methods(self.engine)
         ray.get([getattr(server, method).remote() for server in self.servers])
 
@@ -112,7 +114,8 @@ class FrozenPolicy(Servers):
 
     @blocking
     async def wake(self, step: int) -> None:
-        # The engine did not sleep, and SGLang exits if it resumes memory that was not released.
+        # Without `free_cache_engine` the engine has not slept, and SGLang exits if it resumes memory that it did not
+        # release.
         if not self.config.actor_rollout_ref.rollout.free_cache_engine:
             return
         await asyncio.gather(*[replica.wake_up() for replica in self._replicas])

@@ -29,13 +29,13 @@ FOLDER = "snapshots"
 
 
 class Snapshot(FrozenPolicy):
-    """A local policy whose weights are replaced by the weights of a trained policy, by the rule `spec`."""
+    """A local policy whose weights are replaced by the weights of a trained policy, at the steps that `spec` sets."""
 
     def __init__(self, name: str, view: DictConfig, pool: RayResourcePool, spec: SnapshotSpec):
         use_folder(view)
         super().__init__(name, view, pool)
         self.spec = spec
-        # Step of the weights of its engines. 0: the model's own weights, with which the engines start.
+        # Step after which the trained policy had the engines' weights. 0: the weights of the model's own files.
         self.step = 0
         self._folder: Path | None = None
         self._stale = False
@@ -67,7 +67,10 @@ class Snapshot(FrozenPolicy):
             shutil.copytree(self._folder, own, copy_function=_link)
 
     def load(self, folder: str, delete: bool) -> None:
-        """Load the snapshot from the folder of a checkpoint. It is never deleted: the next checkpoint needs it, too."""
+        """Load the snapshot from the folder of a checkpoint.
+
+        The folder is never deleted, because the next checkpoint needs the snapshot, too.
+        """
         own = Path(folder, self.name)
         if step_of(own):
             self._replace(own)
@@ -95,7 +98,7 @@ def refresh(members: Mapping[str, LocalPolicy | FrozenPolicy], step: int) -> Non
 
 
 def snapshot_metrics(members: Mapping[str, LocalPolicy | FrozenPolicy], step: int) -> dict[str, float]:
-    """Return the metrics of snapshots. The replies of `step` come from the weights after the step before it."""
+    """Return the metrics of snapshots. The replies of `step` are sampled with the weights after step `step - 1`."""
     values: dict[str, float] = {}
     for name, snapshot in snapshots_in(members).items():
         values |= of_policy(name, {"snapshot/step": snapshot.step, "snapshot/age": step - 1 - snapshot.step})

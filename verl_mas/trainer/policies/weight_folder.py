@@ -1,7 +1,7 @@
 """Transfers weights through a folder. A snapshot gets the weights of a trained policy this way, with any engine.
 
 The module is a checkpoint engine of verl. Workers of the trained policy write the folder. Workers next to the
-snapshot's engines read it and pass the weights on. verl imports this module in both.
+snapshot's engines read it and pass the weights on. verl imports this module in both kinds of workers.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ def record(folder: Path, step: int) -> None:
 
 
 def step_of(folder: Path) -> int:
-    """The step after which a policy had the weights in a folder."""
+    """Return the step after which a policy had the weights in a folder."""
     return int(json.loads((folder / RECORD).read_text())["step"])
 
 
 def read(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield names and tensors one by one."""
-    step_of(folder)  # Raises if the folder does not exist; else no weights would be sent.
+    step_of(folder)  # Raises if the folder is missing or incomplete; without this check, no error would be raised.
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118  not a mapping

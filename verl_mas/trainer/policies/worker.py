@@ -1,9 +1,9 @@
 """verl's training worker of a policy, which counts the tensors of every push of weights.
 
 Neither verl nor the engines refuse a push that lacks tensors, so an engine would keep old weights for these tensors.
-Every push takes its weights from one method of the training engine, and is counted there: a push to engines on the same
-devices, through a checkpoint engine or to the folder of a snapshot, of adapters alone, or of adapters merged into their
-base.
+Every push takes its weights from one method of the training engine, so the tensors are counted there. This covers
+pushes to engines on the same devices, pushes through a checkpoint engine and pushes to the folder of a snapshot, with
+whole weights, with adapters alone, or with adapters that are merged into their base.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from verl_mas.verl_.types import Fields, Passed
 F = TypeVar("F", bound=Callable[..., object])
 Weights: TypeAlias = Iterable[tuple[str, Tensor]]
 Collect: TypeAlias = Callable[..., tuple[Weights, Fields | None]]
-LORA = "lora_"  # in the names of an adapter's tensors
+LORA = "lora_"  # part of the names of an adapter's tensors
 
 
 # verl's decorators have no types.

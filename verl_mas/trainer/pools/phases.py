@@ -1,8 +1,8 @@
-"""A time-sliced pool: one policy's engines are awake at a time, so that each may take the whole GPU.
+"""A time-sliced pool: one policy's engines are awake at a time, so that each policy can use the whole GPU.
 
 Requests to the policy that is awake run; requests to other policies wait. When no request runs any more, the policy
-that has waited longest gets the next time slice: its engines wake up, and the weights of the others stay in host
-memory.
+that has waited longest gets the next time slice: its engines wake up, and the weights of the other policies stay in
+host memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ POLL_S = 0.01
 
 
 class TimeSlices:
-    """Admits requests of one policy at a time. `change(old, new)` puts engines to sleep and wakes others."""
+    """Admits requests of one policy at a time. `change(old, new)` puts policy `old` to sleep and wakes policy `new`."""
 
     def __init__(self, awake: str, change: Change):
         self.awake = awake

@@ -25,21 +25,21 @@ from verl_mas.environment.execution.contained.seccomp import Filter
 from verl_mas.util import as_main
 from verl_mas.util.fork_server import die_with_parent
 
-# Descriptors of a program: its input, output, errors, the program itself, and for calls the answers. All are files in
-# memory.
+# Descriptors of a program: its input, its output, its errors, the program itself, and a fifth one for the answers if
+# functions are called. All are files in memory.
 STDIN, STDOUT, STDERR, PROGRAM, ANSWERS = range(5)
-YES = "yes"  # answer of an active layer; otherwise the reason why it is not active
-# Exit codes of a program that did not compile, and of one that ended with a MemoryError. A program that exits with one
-# of these codes counts as such a program.
+YES = "yes"  # reported for an isolation layer that is active; for another layer, the reason is reported
+# Exit codes of this process if the program does not compile, and if it ends with a MemoryError. A program that itself
+# exits with such a code is reported in the same way.
 NOT_COMPILED, NO_MEMORY = 251, 250
 # User ids without files or processes: systemd's range for services with dynamic users.
 FIRST_USER, USERS = 61_184, 4_335
 NAME = "program.py"
 MAX_FILES = 32
-# The stack grows to this size if the program's memory allows it: recursion of a program in the main thread.
+# Limit of the main thread's stack, large enough for deep recursion. The program's memory limit also bounds the stack.
 _STACK = 64 * 2**20
-# Limit of tasks for the threads of all programs, plus other tasks that this user starts before its tasks are counted
-# again.
+# Tasks that the limit allows in addition to the counted tasks of this user: threads of all programs, and other tasks
+# that the user starts before the next count.
 _MORE_TASKS = 512
 _LONG_LINE = 1000
 _STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
@@ -47,7 +47,7 @@ _open = io.open
 
 
 class Job(NamedTuple):
-    """The limits of a program besides its seconds; `cpu_s` is also a limit of the kernel."""
+    """The limits that a program's process sets in the kernel. The fork server, too, enforces `cpu_s`."""
 
     cpu_s: float
     memory: int
@@ -61,8 +61,8 @@ class Seal(NamedTuple):
     filter: Filter
     server: int  # process id of the fork server
     address_space: int  # of the fork server, with Python and the library
-    users: int | None = None  # first user id of the programs, which have one per slot, if the fork server is root
-    user_namespace: bool = False  # whether each program has its own, in which its threads are counted from 0
+    users: int | None = None  # offset of the programs' own user ids, one per slot; None if they have none
+    user_namespace: bool = False  # whether each program has its own user namespace, which counts its threads from 0
     counted: bool = False  # whether the kernel counts a program's threads together with all tasks of this user
     user: int | None = None
     tasks: int = 0
@@ -111,7 +111,7 @@ def _limit(limit: int, soft: int, hard: int) -> None:
 
 def prepare() -> None:
     """Prepare the fork server, once."""
-    # Python ignores this signal, so a program that prints without end would not end.
+    # Python ignores SIGXFSZ by default. Then the limit of the file size would not end a program that prints endlessly.
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     # Provide what programs expect from the system: `exit` and `quit`, the streams by name, and the pair of sockets with
     # which asyncio wakes its event loop.
@@ -124,7 +124,7 @@ def prepare() -> None:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(0)
     gc.collect()
-    gc.freeze()  # the collector of a program would write to each page, and so copy it
+    gc.freeze()  # otherwise garbage collection in a program writes to the shared pages, which copies them
 
 
 def run(seal: Seal, job: Job, descriptors: Sequence[int]) -> None:
@@ -132,7 +132,7 @@ def run(seal: Seal, job: Job, descriptors: Sequence[int]) -> None:
     try:
         seal.apply(job, descriptors)
     except BaseException:  # noqa: BLE001  boundary: nothing may run in a process that is not sealed
-        # Only this process can end in this way, because a sealed program can send no signals.
+        # SIGUSR2 reports that sealing failed. A program cannot fake this, because it cannot send signals once sealed.
         os.kill(os.getpid(), signal.SIGUSR2)
         os._exit(1)
     random.seed(0)  # fixed, so that a program that sets no seed prints the same each time
@@ -175,7 +175,7 @@ def _run_main(source: bytes) -> int:
 
 
 def open_stream(file, *args, **kwargs):  # type: ignore[no-untyped-def]
-    """`open` that also finds /dev/stdin, without a file system."""
+    """Open a file; /dev/stdin, /dev/stdout and /dev/stderr work although programs have no file system."""
     if isinstance(file, str) and file in _STREAMS:
         file = os.dup(_STREAMS[file])
     return _open(file, *args, **kwargs)
@@ -207,6 +207,6 @@ class PipeEnd:
 
 
 def pipe_ends(*_: object) -> tuple[PipeEnd, PipeEnd]:
-    """A receiving and a sending end, in place of a pair of sockets."""
+    """Return the receiving and the sending end of a pipe, as a replacement for `socket.socketpair`."""
     read, write = os.pipe()
     return PipeEnd(read), PipeEnd(write)

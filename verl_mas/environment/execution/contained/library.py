@@ -63,7 +63,7 @@ class ModuleLibrary(importlib.abc.InspectLoader):
                     file.write(data)
                     self._entries[name] = StoredModule(start, start + len(data), is_package, is_code, path)
             file.flush()
-            # The memory is sealed, so that a program cannot change the modules of the next program, and forks share its
+            # The memory is sealed, so that no program can change the modules of the next program. All forks share its
             # pages.
             seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)

@@ -1,5 +1,5 @@
-"""Programs that must fail, run before a team starts and by `verl-mas doctor`: a sandbox is trusted only after it was
-tested on this machine."""
+"""Programs that must fail. They are run before a team starts and by `verl-mas doctor`, because a sandbox is trusted
+only after a test on this machine."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ else:
 
 @dataclass(frozen=True)
 class SandboxProbe:
-    """A program that must fail. `killed`: it may also be ended for the attempt. `endless`: its limit must end it."""
+    """A program that must fail. `killed`: the sandbox may also kill the program for its attempt. `endless`: the time
+    limit must end the program."""
 
     name: str
     program: str

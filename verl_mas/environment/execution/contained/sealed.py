@@ -60,8 +60,8 @@ class Sealed(Forks):
 
 
 def _isolate() -> dict[str, str]:
-    """Enter the isolation that the machine allows, once for all programs. Returns child.YES, or the reason, for each
-    layer."""
+    """Enter the isolation that the machine allows, once for all programs. Returns for each layer `child.YES`, or the
+    reason why the layer is not active."""
     namespaces = why_not(isolation.enter_namespaces)
     if not namespaces:
         isolation.enter_namespaces()
@@ -73,7 +73,8 @@ def _isolate() -> dict[str, str]:
 
 
 def _separate_user(seal: child.Seal, number: int, layers: dict[str, str]) -> child.Seal:
-    """Choose how a program's process leaves this user, which also bounds its threads."""
+    """Choose how a program's process drops the id of this user. The choice also decides how its threads are
+    limited."""
     if os.getuid() == 0:
         reason = why_not(lambda: isolation.set_user(child.FIRST_USER + number % child.USERS))
         layers["user"] = reason or child.YES

@@ -45,7 +45,7 @@ class Test(NamedTuple):
 
 
 class CallRule(NamedTuple):
-    """A call with conditions: allowed if all tests hold."""
+    """A call with conditions. The filter returns `yes` if all tests hold, else `no`; without tests, always `no`."""
 
     number: int
     tests: Sequence[Test] = ()
@@ -60,8 +60,9 @@ _CLOCK = Test(0, [0], mask=0xFFFFFFF0)  # ids of system clocks; clocks of proces
 _THREAD = Test(0, [0x3D0F00], mask=0xFFFFFFFF & ~0x400000)
 RULES = {
     "clone": CallRule(56, [_THREAD]),
-    "clone3": CallRule(435, no=ENOSYS),  # its flags are in memory, out of reach; glibc then uses clone
-    # glibc implements fstat with this call, but a path in it would be resolved. So it traps: see `answer_fstat`.
+    "clone3": CallRule(435, no=ENOSYS),  # a filter cannot read its flags in memory; after ENOSYS glibc uses clone
+    # Some releases of glibc implement fstat with this call, which could also resolve a path. So the filter traps the
+    # call; see `answer_fstat`.
     "newfstatat": CallRule(262, [Test(3, [0x1000], mask=0x1000)], yes=TRAP),
     "ioctl": CallRule(16, [Test(1, [0x5401, 0x5413, 0x541B, 0x5451])]),  # TCGETS, TIOCGWINSZ, FIONREAD, FIOCLEX
     "fcntl": CallRule(72, [Test(1, [0, 1, 2, 3, 4, 1030])]),  # F_DUPFD, flags; not F_SETOWN, which can send signals

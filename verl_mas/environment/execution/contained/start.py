@@ -1,4 +1,4 @@
-"""Starts the contained fork server: requirements of the machine, and the environment that the server gets."""
+"""Starts the contained fork server. Checks the requirements of the machine, and sets the server's environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from verl_mas.environment.execution.executor import SETTING
 from verl_mas.errors import ConfigError
 from verl_mas.util.forks import ForkServer
 
-# Nothing is taken from the caller's environment. A fixed hash seed gives sets the same order in each run.
+# The server gets these variables; from the caller's environment it gets only those in `_PASSED_ON`. A fixed hash seed
+# gives sets the same order in each run.
 _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     "PYTHONUTF8": "1",
@@ -37,7 +38,7 @@ def start(packages: Iterable[str]) -> ForkServer:
     return ForkServer(kind, _package_folders(packages), python=python, env=env, cwd="/")
 
 
-# Packages that other packages import, and that are therefore imported with them.
+# The packages that a listed package imports. Programs may import these packages, too.
 _WITH = {"sympy": ("mpmath",)}
 
 
@@ -56,7 +57,7 @@ def refused(what: str, reason: str, packages: Iterable[str]) -> ConfigError:
 
 
 def _package_folders(packages: Iterable[str]) -> dict[str, str]:
-    """The folder of each package, and of the packages that it needs."""
+    """Map each package, and the packages in `_WITH` that it imports, to its folder."""
     names = dict.fromkeys(name for package in packages for name in (*_WITH.get(package, ()), package))
     return {name: _folder(name) for name in names}
 

@@ -21,8 +21,8 @@ from verl_mas.util.forks import Fork, ForkServer, Refused, Restarted, ServerLost
 from verl_mas.util.loops import PerLoop, waited_for
 
 _MB = 2**20
-# Attempts to start a server, and to run a program: others may kill the fork server, for example if the machine runs out
-# of memory.
+# Attempts to run a program, including the start of a fork server. An attempt may fail because something outside kills
+# the fork server, for example the kernel if the machine runs out of memory.
 _TRIES = 3
 _START_S = 60.0
 # A fork server that does not end a program this long after its limit is considered dead.
@@ -40,7 +40,7 @@ class Contained:
         self._servers = Restarted(partial(start, settings.packages))
 
     def check(self) -> None:
-        """Start a sandbox, and test that programs cannot do what they must not."""
+        """Start a sandbox, and test that it refuses every forbidden action."""
         waited_for(_checked(Contained(self._settings)))
 
     async def layers(self) -> dict[str, str]:
@@ -49,7 +49,7 @@ class Contained:
         return server.greeting.result()
 
     def pids(self) -> list[int]:
-        """The process of the fork server, if there is one."""
+        """Return the process id of the fork server in a list; the list is empty without a usable fork server."""
         server = self._servers.server
         return [server.pid] if server is not None and server.usable else []
 
@@ -85,7 +85,7 @@ class Contained:
     ) -> tuple[Ended, list[bytes]]:
         """Run a program; return how it ended and what it wrote to each output. If the sandbox is lost, the program is
         run again."""
-        # One byte more, to distinguish a program at its limit from one beyond it.
+        # Allow one byte more, to distinguish output of exactly the limit from output beyond the limit.
         job = Job(limits.cpu_s, limits.memory_mb * _MB, file_size + 1, limits.threads)
         servers, reasons = self._servers, list[str]()
         while len(reasons) < _TRIES:
@@ -150,7 +150,7 @@ async def _checked(executor: Contained) -> None:
 
 
 def _leave(slots: asyncio.Semaphore, ended: asyncio.Future[Ended]) -> None:
-    ended.exception()  # marks the exception as retrieved, since whoever waits for it may be cancelled
+    ended.exception()  # mark the exception as retrieved, because the waiting call may have been cancelled
     slots.release()
 
 
@@ -193,7 +193,7 @@ def _text(written: bytes, limits: Limits) -> str:
 
 
 def _fault(ended: Ended, limits: Limits) -> str:
-    """The reason why the program did not cause this end; empty if it did."""
+    """Return the fault of the sandbox or the machine that ended the process; empty if the program caused its end."""
     if ended.reason == NOT_STARTED:
         return f"no process could be started: {os.strerror(ended.status)}"
     if ended.reason == BY_LIMIT or not os.WIFSIGNALED(ended.status):

@@ -35,7 +35,8 @@ class _Nonsense(Exception):
     """A response that SandboxFusion never sends. A repeated request would get the same response."""
 
 
-# How often a request is repeated, and the seconds that it may take in addition to those of its program.
+# The most repetitions of a request, the seconds before the first repetition, which double with each further one, and
+# the seconds that a request may take in addition to its program.
 RETRIES, BACKOFF_S, MARGIN_S = 4, 0.5, 30.0
 Question: TypeAlias = Mapping[str, object]
 
@@ -48,7 +49,7 @@ class SandboxFusion:
         self._url = _address(settings.url)
         self._packages, self._limits = tuple(settings.packages), settings.limits
         self._slots = PerLoop(lambda: asyncio.Semaphore(settings.slots))
-        # Slots limit the connections, and a request has one time limit for all its parts.
+        # The client sets no limits: slots limit the connections, and `_asked` limits the time of the whole request.
         self._http = PerLoop(lambda: httpx.AsyncClient(trust_env=False, timeout=None, limits=httpx.Limits()))
 
     def check(self) -> None:
@@ -102,7 +103,7 @@ class SandboxFusion:
             return Result(Status.TOO_MUCH_OUTPUT)
         except (TimeoutError, asyncio.TimeoutError, httpx.TimeoutException) as error:
             raise _ServiceDown(f"no response in {seconds:g} s") from error
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # a name with an empty part
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: an empty part of the host
             raise _ServiceDown(f"{type(error).__name__}: {error}") from error
         if status == 429 or status >= 500:
             raise _ServiceDown(f"HTTP {status}")

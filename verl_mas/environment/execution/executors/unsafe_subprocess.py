@@ -24,7 +24,7 @@ from verl_mas.util.text import encodable
 
 logger = logging.getLogger(__name__)
 
-# Address space of Python itself, and of packages such as numpy.
+# Address space that is added to a program's memory: for Python alone, and for Python with packages such as numpy.
 PYTHON_MB, PACKAGES_MB = 64, 512
 ENVIRONMENT = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 

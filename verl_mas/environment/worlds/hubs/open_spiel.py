@@ -1,4 +1,7 @@
-"""The games of OpenSpiel: in turns or at once, with chance and hidden cards. An illegal action loses the game."""
+"""Games of OpenSpiel, turn-based or simultaneous, also with chance or hidden information.
+
+A player whose action is illegal loses the game.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,14 @@ if TYPE_CHECKING:
     from pyspiel import Game, State
 
 pyspiel = Extra("pyspiel", "open-spiel")
-OPENING = "opening"  # an option of ours, not of OpenSpiel
+OPENING = "opening"  # an option of this hub, not of OpenSpiel
 TOKENS = re.compile(r"\d+|[A-Za-z]+|\S")
 
 
 @register_world("open_spiel")
 class OpenSpiel(World):
-    """A game of OpenSpiel. `options` are the parameters of the game, and `opening`, the maximum number of moves before
-    an episode begins."""
+    """A game of OpenSpiel. `options` holds the parameters of the game, and `opening`: with this option, an episode
+    begins after one of the openings of up to this number of moves."""
 
     @classmethod
     def players(cls, setup: Setup) -> Sequence[str]:
@@ -45,7 +48,7 @@ class OpenSpiel(World):
         self.illegal = dict.fromkeys(self.names, 0)
         self.forfeited: Mapping[str, float] = {}
         self.game = game_of(self.setup)
-        if chance_of(self.game) == "sampled":  # drawn by a generator that all states of a game share
+        if chance_of(self.game) == "sampled":  # all states of a game share one generator, so load another game
             self.game = load(self.setup.name, encoded(self.setup, rng_seed=self.setup.seed))
         self.state = self.game.new_initial_state()
         found = openings_of(self.setup)
@@ -65,8 +68,9 @@ class OpenSpiel(World):
         return self.view()
 
     def forfeit(self, losers: Sequence[str]) -> None:
-        """End the episode with a loss for these players, who get the minimum of the game. The others get the rest of
-        the game's sum, the same minimum if all players always get the same, or what they have so far."""
+        """End the episode with a loss for these players, who get the minimum of the game. If all players of the game
+        always get the same reward, the others get the minimum, too. In a constant-sum game, they share the rest of the
+        sum. In any other game, they keep their rewards so far."""
         self.illegal = self.illegal | dict.fromkeys(losers, 1)
         least, total = self.game.min_utility(), self.game.utility_sum()
         others = [player for player in self.names if player not in losers]
@@ -130,8 +134,8 @@ def named(state: State, player: int, compact: bool) -> dict[str, int]:
 
 
 def words(text: str) -> list[str]:
-    """Split a text into numbers, words, and the single characters of everything else, such as the marks in a row of a
-    board."""
+    """Split a text into numbers, words and single characters. A run of at most two different letters, such as the marks
+    in a row of a board, is split into its letters."""
     found = TOKENS.findall(text)
     return [part for run in found for part in ([run] if run.isdigit() or len({*run}) > 2 else run)]
 

@@ -1,7 +1,7 @@
 """Environments of OpenEnv. A running server gives each connection its own environment.
 
-This module implements the protocol itself, because OpenEnv's client imports its server, whose packages need mcp<2,
-while ours need mcp>=2.3.
+This module implements the protocol itself, because OpenEnv's client imports OpenEnv's server, whose packages need
+mcp<2, while verl-mas needs mcp>=2.3.
 """
 
 from __future__ import annotations
@@ -50,9 +50,11 @@ class Options:
     observation: Sequence[str] = ()  # the fields that a player sees; (): all except the metadata
     prompt: str = ""  # text before every observation, such as the rules, which most servers do not send
     illegal_reward: float = 0.0  # reward of an action that the server refuses; OpenEnv has no rule for it
-    steps: Count = 32  # limit of an episode, since some environments never end, and a refused action changes nothing
+    # Maximum number of steps in an episode. Without it, an environment that never ends, or an agent whose actions are
+    # all refused, would play forever.
+    steps: Count = 32
     reset: Mapping[str, object] = field(default_factory=dict)  # arguments of `reset` besides the seed
-    wait_s: Positive = 30.0  # timeout for a free environment, if the server has too few
+    wait_s: Positive = 30.0  # timeout for waiting until the server has a free environment
 
     @classmethod
     def of(cls, setup: Setup) -> Options:
@@ -138,7 +140,8 @@ class OpenEnv(World):
         return action if isinstance(action, dict) else None
 
     def _ask(self, kind: str, data: Mapping[str, object]) -> Result:
-        # A full server answers and closes before it gets a request; its answer can still be read.
+        # A full server sends an error and closes the connection before it gets a request. Sending then fails, but the
+        # error can still be received.
         with suppress(self.closed):
             self.connection.send(json.dumps({"type": kind, "data": data}))
         answer = json.loads(self.connection.recv())

@@ -1,10 +1,11 @@
 """PettingZoo: `pettingzoo/classic/tictactoe_v3`, or your own environment, `pettingzoo/my_module:make_env`.
 
-Options are the arguments of the environment, and three of ours: `actions`, the names of the actions of Discrete spaces;
-`describe`, the `my_module:function` that turns an observation and its agent into the text for the player; and
-`illegal_reward`. An action outside of the action space ends the episode for all players, as the library's
-TerminateIllegalWrapper does. Its player gets the value of such a wrapper, or else `illegal_reward` (-1). An action that
-only the mask excludes is left to the environment.
+Options are the arguments of the environment, and three options of this hub: `actions`, the names of the actions of
+Discrete spaces; `describe`, the `my_module:function` that turns an observation and its agent into the text for the
+player; and `illegal_reward`. An action outside of the action space ends the episode for all players, as with the
+library's TerminateIllegalWrapper. The player that chose this action gets the illegal value of such a wrapper if the
+environment has one, else `illegal_reward` (default -1). An action that only the mask excludes is passed to the
+environment.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ CHANCE = (np.random.Generator, np.random.RandomState, random.Random)
 
 
 class Turns:
-    """An AEC environment. Dead agents take the step without an action that the library requires of them."""
+    """An AEC environment. Terminated or truncated agents step with the action None, as the library requires."""
 
     def __init__(self, env: AECEnv):
         self.env = env
@@ -124,8 +125,8 @@ class PettingZoo(World):
 
     def copy(self) -> PettingZoo:
         memo: dict[int, object] = {}
-        # Copy each layer by hand, because most environments are EzPickle: a deepcopy would make a new one from the same
-        # arguments.
+        # Copy each layer by hand. Most environments inherit from EzPickle, so a deepcopy would construct a new one from
+        # the same arguments, without the state.
         for env in layers(self.game.env):
             memo[id(env)] = object.__new__(type(env))
         for env in layers(self.game.env):
@@ -135,7 +136,7 @@ class PettingZoo(World):
         return twin
 
     def reseed(self, seed: int) -> None:
-        """Sample later random events again. Events that were drawn at the start, such as a shuffled deck, stay."""
+        """Reseed later random events. Events that were sampled at the start, such as a shuffled deck, do not change."""
         for number, chance in enumerate(self.chance, seed):
             if isinstance(chance, np.random.Generator):
                 chance.bit_generator.state = type(chance.bit_generator)(number).state
@@ -161,7 +162,7 @@ class PettingZoo(World):
         return Observation(content_of(observation, agent, self.setup), legal=legal or None)
 
     def _chosen(self, player: str, action: str | None) -> object:
-        """An element of the action space for an action; None if there is none."""
+        """Return the element of the action space that an action names; None if there is no such element."""
         space = self.game.env.action_space(self.agents[player])
         choice = actions_of(*key(self.setup))[player].get(action or "", action)
         return choice if space.contains(choice) else None
@@ -177,7 +178,7 @@ def key(setup: Setup) -> tuple[str, str]:
 
 @cache
 def actions_of(name: str, options: str) -> Mapping[str, Mapping[str, int]]:
-    """The actions of every player by name; empty if an action is a text."""
+    """Return the actions of every player, by name. A player whose action space is Text has an empty mapping."""
     setup = Setup(name, options=json.loads(options))
     env = opened(setup).env
     agents = getattr(env, "possible_agents", [])
@@ -207,7 +208,7 @@ def named(space: object, setup: Setup) -> Mapping[str, int]:
 
 @cache
 def difference(name: str, options: str) -> str | None:
-    """The reason why copies are not exact, tested at each of the first steps of an episode; None if they are."""
+    """Return the reason why copies are not exact; None if they are exact in each of the first steps of an episode."""
     world, rng = PettingZoo(Setup(name, options=json.loads(options))), random.Random(0)
     view = world.start()
     try:
@@ -273,7 +274,7 @@ def layers(env: object) -> Iterator[AECEnv | ParallelEnv]:
 
 
 def player_of(agent: object) -> str:
-    """Convert the name of an agent to one that a team can have."""
+    """Convert the name of an agent of PettingZoo to a name that is valid for an agent of a team."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", str(agent))
     return name if name[:1].isalpha() else f"agent_{name}"
 
@@ -306,7 +307,7 @@ def rows(observation: object, world: str) -> Iterator[str]:
         fix = "set mas.workflow.args.options.describe=my_module:function, or give the environment a wrapper"
         raise ConfigError(value, rule=f"it is a text, a picture, or at most {NUMBERS} numbers", fix=fix)
     if array.ndim == 3 and array.dtype.kind != "f" and (array >= 0).all() and (array.sum(-1) <= 1).all():
-        # A cell is in at most one of several planes, so it becomes the number of its plane, from 1.
+        # Each cell is set in at most one plane, so write it as the number of this plane, from 1, or as 0 for no plane.
         array = array @ np.arange(1, array.shape[-1] + 1)
     for row in array.reshape(-1, array.shape[-1] if array.ndim else 1).tolist():
         yield " ".join(f"{number:.4g}" for number in row)

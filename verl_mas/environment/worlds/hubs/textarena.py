@@ -21,8 +21,8 @@ from verl_mas.verl_.types import Untyped
 textarena = Extra("textarena", "textarena")
 FORM = "Answer with your action, written as the rules ask."
 GAME = -1  # sender of messages from the game itself
-OPTIONS = ("num_players", "points", "joint")  # options of this hub; all others belong to the game
-# Errors of making an environment, and their fixes.
+OPTIONS = ("num_players", "points", "joint")  # options of this hub; all other options belong to the game
+# Exceptions that making an environment can raise, and the fix for each.
 FIXES: dict[type[Exception], str] = {
     ImportError: "install the package that it names, on every node of the run",
     LookupError: "python -m nltk.downloader words averaged_perceptron_tagger_eng, on every node of the run",
@@ -33,8 +33,8 @@ FIXES: dict[type[Exception], str] = {
 
 
 class Chance(threading.local):
-    """Replaces `random` in the library's modules, which would draw from the generator of the process: it draws from the
-    generator of the episode that this thread plays. Otherwise concurrent episodes would not be repeatable."""
+    """Replaces `random` in the library's modules. It draws from the generator of the episode that this thread plays,
+    because concurrent episodes that share the generator of the process would not be repeatable."""
 
     def __init__(self) -> None:
         self.rng = random.Random()
@@ -44,7 +44,7 @@ class Chance(threading.local):
 
 
 CHANCE = Chance()
-STARTS = threading.Lock()  # the generator of Sokoban's rooms has global variables
+STARTS = threading.Lock()  # start one game at a time, because the generator of Sokoban's rooms uses global variables
 
 
 class Rules:
@@ -57,14 +57,14 @@ class Rules:
     def refuse(self, *args: object, **named: object) -> object:
         """Apply the game's penalty for an invalid action."""
         self.refused += 1
-        # Countdown, Cryptarithm, Slitherlink and ThreeCardMonte swap reason and reward.
+        # Put the reason first. Countdown, Cryptarithm, Slitherlink and ThreeCardMonte pass the reward first.
         args = args if not args or isinstance(args[0], str) else args[::-1]
         return self.kind.set_invalid_move(self.state, *args, **named)
 
     def step(self, rotate_player: bool | None = None) -> object:
         out = vars(self.state).get("elimination_order", ())
         if rotate_player is not False and len({*out}) == self.state.num_players and not self.state.done:
-            # PublicGoodsGame and MarketEntryGame would search for the next player indefinitely.
+            # End the game, because PublicGoodsGame and MarketEntryGame would search for the next player forever.
             self.state.set_draw(reason="All players eliminated!")
         return self.kind.step(self.state, *([] if rotate_player is None else [rotate_player]))
 
@@ -182,7 +182,7 @@ def _players(name: str, options: str) -> Sequence[str]:
         except (AssertionError, ValueError) as error:
             causes.append(str(error))
             continue
-        # Some games accept fewer players than they have.
+        # Some games start even if `number` is less than their number of players, so count the players in the state.
         if len({*env.state.role_mapping} - {GAME}) == number:
             points(env, setup)
             return [f"player_{player}" for player in range(number)]

@@ -116,8 +116,8 @@ class PlanPath(Puzzle):
         return True
 
     def _slipped(self, to: int) -> int:
-        """Return the cell in which a move to `to` ends: this cell or, after a slip, another free neighbour, or the
-        current cell if there is none."""
+        """Return the cell in which a move to `to` ends. A move that does not slip ends in `to`. A move that slips ends
+        in another free neighbour of the current cell or, if there is no other, in the current cell."""
         draw = blake2b(f"{self.seed}/{self.moved}".encode(), digest_size=8).digest()
         number = int.from_bytes(draw, "little") / 2**64
         if number >= self.board.slip:

@@ -44,7 +44,7 @@ def solve_backwards(targets: frozenset[int], moves: tuple[dict[str, int], ...]) 
                 continue
             yield came_from, boxes
             in_front = moves[player].get(_OPPOSITE[back])
-            if in_front in boxes:  # it may have been pushed there
+            if in_front in boxes:  # the move may have pushed this box
                 yield came_from, tuple(sorted(player if box == in_front else box for box in boxes))
 
     return steps_from(solved, one_move_before)

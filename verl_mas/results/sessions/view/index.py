@@ -1,5 +1,5 @@
-"""The sessions of a run by step and split. For the list, its filters and the search, each session has numbers, short
-texts and one long text. The metrics by step become the curves."""
+"""Index of the sessions of a run by step and split, for the page of `verl-mas view`. Each session has numbers and short
+texts for the list and its filters, and one long text for the search. The metrics by step become the curves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StepPart:
 
     partition: str
     step: int
-    files: tuple[SessionFile, ...]  # with their sizes: a run that trains appends to files
+    files: tuple[SessionFile, ...]  # a running run appends to files, so their sizes show whether the part has changed
     run: str = ""  # A or B on a page of two runs
 
 
@@ -79,7 +79,7 @@ class Group:
     """The sessions of one task in one step."""
 
     uid: str
-    task: int  # the same at every step; training and validation differ
+    task: int  # identifies the task: the same number at every step, but another number in validation than in training
     title: str
     uniform: bool  # whether all rewards are equal, so that nothing is learned
     entries: tuple[IndexEntry, ...]
@@ -199,7 +199,7 @@ def story_of(pages: Sequence[Page]) -> list[list[tuple[StepPart, Group]]]:
 
 
 def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequence[str] = ()) -> dict[str, object]:
-    """Make the index. The order of `agents`, those of the configuration, determines the colours."""
+    """Make the index. `agents`: the agents in the order of the configuration, which determines their colours."""
     groups = [group for page in pages for group in page.groups]
     entries = [entry for group in groups for entry in group.entries]
     chunks = [chunk for page in pages for chunk in page.chunks]

@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 
 
 def read_notes(run: RunFolder) -> dict[str, str]:
-    """Read the last note on each session, by the session's name in the address of a page. An empty note deletes it."""
+    """Read the last note on each session, by the session's name in the address of a page. An empty note deletes the
+    earlier notes on its session."""
     file, notes = run.folder / FILE, {}
     lines = file.read_bytes().splitlines() if file.is_file() else []
     for number, line in enumerate(lines, 1):
@@ -58,10 +59,12 @@ def write_note(run: RunFolder, session: str, text: str) -> None:
 
 
 class NoteServer:
-    """Serves one page with its data, and saves its notes. Pages of other sites lack the key and have another origin."""
+    """Serves one page with its data, and saves its notes. Pages of other sites cannot write notes, because they lack
+    the key and have another origin."""
 
     def __init__(self, page: Path, data: Path, runs: dict[str, RunFolder]):
-        """`runs`: by the mark (A or B) at the start of their sessions' names; the mark of a single run is empty."""
+        """`runs`: the runs by their marks. The names of a run's sessions begin with its mark (A or B); the mark of a
+        single run is empty."""
         self.page, self.runs, self.key = page, runs, secrets.token_urlsafe(16)
         inside = [
             Route(f"/{page.name}", self._page),

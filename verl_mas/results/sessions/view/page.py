@@ -32,10 +32,11 @@ HERE = Path(__file__).parent
 # The browser gets them as one script, in this order.
 SCRIPTS = ("data.js", "filter.js", "text.js", "curves.js", "list.js", "transcript.js", "app.js")
 STYLE, TEMPLATE = "page.css", "page.html.j2"
-# From the first size on, a chunk ends with the current group; from the second, with the current session.
+# A chunk larger than CHUNK_CHARS ends after the current group; a chunk larger than GROUP_CHARS ends after the current
+# session.
 CHUNK_CHARS, GROUP_CHARS = 400_000, 3_000_000
 IMAGE_BYTES = 2_000_000
-LEVEL = 4  # of gzip; higher levels take twice the time to save a tenth
+LEVEL = 4  # compression level of gzip; higher levels take twice the time and save only a tenth of the size
 KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif"}
 INLINE = 12_000_000  # bytes of compressed sessions in the page itself; more are written to a folder next to the page
 LIVE = "live"  # name of the version that the page of a running run polls
@@ -166,7 +167,7 @@ class RunView:
         self.payloads = {name: payload for name, payload in self.payloads.items() if name in named}
 
     def read_story(self) -> None:
-        """Read only one session of each step of the story with which the page opens."""
+        """Read only the story with which the page opens: one session for each of its steps."""
         self.read()
         chosen = [found for step in index.story_of(self.pages) for found in step]
         self.payloads = {}
@@ -232,7 +233,7 @@ def write_view(
     live: bool = False,
     progress: Progress | None = None,
 ) -> tuple[Path, RunView]:
-    """Write the page of one or two runs. Raises DataError, ConfigError or DiskError, and then has changed nothing."""
+    """Write the page of one or two runs. If it raises DataError, ConfigError or DiskError, it has changed nothing."""
     options = options or ViewOptions()
     opened = [open_run(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     out = options.out or opened[0].folder / ("view.html" if len(opened) == 1 else "compare.html")
@@ -282,8 +283,8 @@ def follow(out: Path, view: RunView) -> None:
 
 
 def refresh(out: Path, view: RunView) -> bool:
-    """Write new data; return whether there was any. Chunks are written before the index that names them, and the
-    version last."""
+    """Write new data; return whether there was new data. Chunks are written before the index that names them, and the
+    version is written last."""
     folder, before = data_folder(out), set(view.payloads)
     if not (folder / f"{LIVE}.js").exists():
         rule, fix = "one `verl-mas view` writes a page", "give each its own --out"
@@ -299,7 +300,7 @@ def refresh(out: Path, view: RunView) -> bool:
             write_whole(file, script_of(name, payload))
     write_whole(folder / f"{LIVE}.js", newest)
     for file in folder.glob("*.js"):
-        # Keep the chunks of the previous index: an open page may still load them.
+        # Keep the chunks of the previous index, because an open page may still load them.
         if file.stem not in {LIVE, *head, *view.payloads, *before}:
             file.unlink()
     return True
@@ -355,14 +356,15 @@ def _replace_folder(folder: Path, files: dict[str, str]) -> None:
 
 
 def render(title: str, payloads: dict[str, str], folder: str, notes: bool = False) -> str:
-    """Render the page with its data, or with the name of the folder of its data. `notes`: whether it sends notes to its
-    server."""
+    """Render the page with its data, or with the name of the folder of its data. `notes`: whether the page sends notes
+    to its server."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
     script = "".join(f"{(HERE / name).read_text(encoding='utf-8')}\n" for name in SCRIPTS)
     style = (HERE / STYLE).read_text(encoding="utf-8")
-    # A page with a folder also loads the scripts in that folder: 'self' from a server, file: from a disk.
+    # A page with a folder also loads the scripts in that folder: 'self' allows them if a server sends the page, file:
+    # if the page is opened from disk.
     others = " file: 'self'" if folder else ""
     sources = f"default-src 'none'; script-src '{_digest(script)}'{others}; style-src '{_digest(style)}'"
     connects = "connect-src 'self'; " if notes else ""
