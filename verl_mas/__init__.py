@@ -9,7 +9,7 @@ A team, and what it acts on:
 - `workflow/`: the interface that teams are written against: agents, acts, sessions, tools.
 - `workflows/`: teams that we ship, one file per team.
 - `gateway/`: programs of other frameworks as teams, and clients of models on other servers.
-- `environment/`: worlds, sandboxes, search, MCP servers, graders, and rewards of code.
+- `environment/`: worlds, sandboxes, search, MCP servers, graders, and the tests and rewards of coding teams.
 - `data/`: data sets for verl.
 - `gym/`: toy tasks with their generators, teams and demos.
 - `testing/`: checks of a team without a model, scripted replies, tiny models.

@@ -5,8 +5,8 @@ the value, the rule that it breaks and the fix. A failed act or workflow is a `S
 agent and turn.
 
 Classification. A `SessionFault` is recorded on its session, and `mas.faults` decides whether it is retried or dropped.
-What stops the run: `EngineLost`, `SessionsFailed` (too many of them, by `mas.faults.max_dropped_share`), and an
-exception in an update (`UpdateFailed` if its gradient is not finite, or if its weights do not reach the engines).
+The run ends on `EngineLost`, on `SessionsFailed` (more sessions failed than `mas.faults.max_dropped_share` allows), and
+on an exception in an update (`UpdateFailed` if its gradient is not finite, or if its weights do not reach the engines).
 Cancellation passes through as it is.
 
 Surfacing. `verl_mas.checks` collects all errors that are known before Ray starts, and ends the driver with one message.
@@ -124,7 +124,7 @@ class SessionsFailed(MasError):
 
 
 class ExecutorFailed(MasError):
-    """Programs could not be run: the sandbox or the service itself failed. It says nothing about the program."""
+    """A program could not be run, because the sandbox or service itself failed. The program may be correct or not."""
 
 
 class UpdateFailed(MasError):

@@ -14,8 +14,6 @@ HERE = Path(__file__).parent
 USES = """
 import asyncio
 import sys
-from dataclasses import replace
-from types import SimpleNamespace
 import torch
 from verl.workers.rollout.base import get_rollout_class
 from verl.workers.rollout.replica import RolloutReplicaRegistry
@@ -25,7 +23,7 @@ from verl_mas.checks.run import examine_command
 from verl_mas.config.schema import MasConfig
 from verl_mas.engines.sampling import sampling_errors
 from verl_mas.planning.fit import needed_tokens
-from verl_mas.planning.load import ServingLoad
+from verl_mas.planning.load import Policy
 from verl_mas.config.user_code import load_user_code
 
 plugins, out = sys.argv[1:-1], sys.argv[-1]
@@ -55,8 +53,8 @@ team += f" data.train_files={out}/train.parquet data.val_files={out}/test.parque
 command = team.replace("'", "").split()
 assert cli.main(["check", *command]) == 0
 # The facts of the engine: for the plan, for an act, and for the checks.
-of_free = ServingLoad("acme", 0.5)
-assert (of_free.memory.of_free, needed_tokens(SimpleNamespace(serving=replace(of_free, row=7)))) == (True, 7)
+of_free = Policy("main", None, "acme", fraction=0.5, row=7)
+assert (of_free.memory.of_free, needed_tokens(of_free)) == (True, 7)
 assert [error.value for error in sampling_errors({"min_p": 0.1}, "acme", "act")] == ["act.min_p=0.1"]
 assert "max_num_batched_tokens=9" in examine_command([*command, f"{rollout}.max_num_batched_tokens=9"]).problems
 assert cli.main(["check", *command, "mas.reward.preset=sparse"]) == 1

@@ -99,7 +99,7 @@ def unresolved(error: OmegaConfBaseException) -> ConfigError:
 def raised_by(
     function: Callable[..., object], *arguments: object, seconds: float | None = None
 ) -> Iterator[ConfigError]:
-    """Call a check that raises, such as that of a workflow or an engine, as a generator of errors."""
+    """Call a check that raises an error, such as the check of a workflow or an engine, and yield the error instead."""
     try:
         with user_code(seconds):
             function(*arguments)
@@ -122,8 +122,8 @@ def user_code(seconds: float | None = None) -> Iterator[None]:
     except BaseException as error:
         trace = traceback.TracebackException.from_exception(error)
         user_frames = [frame for frame in trace.stack if not _ours(frame.filename)]
-        # Show only frames of user code. If there are none, our call itself failed, so all frames stay, except for a
-        # SyntaxError, which has no frame in the user's file.
+        # Show only frames of user code. If there are none, our own call failed, so show all frames. If the error is a
+        # SyntaxError, its message names file and line, so show no other frames.
         if user_frames or isinstance(error, SyntaxError):
             trace.stack = traceback.StackSummary.from_list(user_frames)
         place = _place(error, trace.stack)

@@ -26,8 +26,8 @@ from verl_mas.workflow.tools import Tool
 TOOL_CONFIG = f"{SECTION}.rollout.multi_turn.tool_config_path"
 FUNCTION_TOOLS = f"{SECTION}.rollout.multi_turn.function_tool_path"
 FORMAT = f"{SECTION}.rollout.multi_turn.format"
-# verl's format of tool calls -> a pattern that a call matches if the chat template renders it so that the parser of
-# this format finds it.
+# verl's format of tool calls -> a pattern. The parser of the format finds a call only if the call, as the chat template
+# renders it, matches the pattern.
 FORMATS = {
     "hermes": r"<tool_call>\s*\{",
     "gpt-oss": r"to=functions\.",
@@ -54,8 +54,8 @@ def configured_tools(run: ExaminedRun) -> tuple[dict[str, Tool], list[Problem]]:
             problems += [unless_elsewhere(run.config, part) for part in as_refusals(error)]
             complete = False
         else:
-            # A tool class whose schema is not in the file has one only after its construction, which may start a
-            # server. So do not construct it, and do not check whether agents name unknown tools.
+            # If a tool's schema is not in the file, only an instance of its class has the schema. Do not construct the
+            # instance, because it may start a server. So its name is unknown, and unknown tools are not checked.
             complete = complete and None not in schemas
     if complete:
         problems += unknown_tools(run.members.values(), tools)

@@ -73,8 +73,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def _text(given: str) -> str:
-    """Check a text argument of any command. An empty text, for example from an unset variable, is refused, because it
-    would mean something else."""
+    """Check a string argument of any command. An empty string, for example from an unset variable, is refused, because
+    it could have another meaning: as a path it is the current folder."""
     if not given.strip() or printable(given, keep="") != given:
         raise argparse.ArgumentTypeError(f"{given!r} is not one line of text")
     return given
@@ -89,8 +89,8 @@ def _each(arguments: Sequence[str], repeated: set[str]) -> Iterator[str]:
             yield f"{option}={item}"
             continue
         if without:
-            # The first word after the option is not a pair. Yield the option without it: then argparse reports a
-            # missing value if the word is an option, and otherwise the code that reads the value checks the word.
+            # The first word after the option is not a pair. Yield the option and the word separately. If the word is an
+            # option, argparse reports a missing value. Otherwise it is the value, and the code that reads it checks it.
             yield without
         option = without = item if item in repeated else ""
         if not option:

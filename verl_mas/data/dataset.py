@@ -21,7 +21,7 @@ FILES = {split: f"{split}.parquet" for split in ("train", "test", "validation")}
 
 
 def check_left(source: str, count: int, kind: str, held_out: int) -> None:
-    """Check that data is left to train on if the first `held_out` are held out."""
+    """Check that data is left to train on if the first `held_out` items become the test set."""
     if count <= held_out:
         value, rule = f"--test-rows {held_out} of {source}, which has {count} {kind}s", f"at least one {kind} is left"
         raise DataError(value, rule=f"{rule} to train on", fix=f"set --test-rows {count // 5 or 1}")
@@ -95,7 +95,7 @@ class DataSet:
     """Override both methods. The class's docstring is the help text."""
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add options. --out, the folder to write, is there already."""
+        """Add options to the parser, which already has --out, the folder to write."""
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
         """Read or generate the rows; `load` reads a public set."""

@@ -1,4 +1,4 @@
-"""Facts about engines, and their registration with verl: our engines, those of installed packages and of
+"""Facts about engines, and their registration with verl. Engines come from verl-mas, installed packages and
 mas.plugins."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EngineMemory:
     # It always has a copy of its weights in host memory. False: only if it must keep its weights while it sleeps.
     host_copy: bool = False
     keeps_base: bool = False  # asleep, it keeps the weights to which it adds LoRA adapters
-    holds_context: bool = True  # it starts only if its KV cache holds a request of the whole context
+    holds_context: bool = True  # it starts only if its KV cache can hold a request of the maximal context length
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class EngineFacts:
     base_port: int | None = None  # first port that it tries; each policy gets a range of its own
     # Defaults of `rollout.engine_kwargs` for an engine that shares its GPU with another policy's engine.
     beside_others: Mapping[str, object] = field(default_factory=dict)
-    stock_adapter: str | None = None  # verl's module with its `ServerAdapter`, if `engines.stock` wraps it
+    stock_adapter: str | None = None  # verl's module with the engine's `ServerAdapter`, if `engines.stock` wraps it
     # Returns the names of sampling settings that a request may have; None: unknown.
     sampling: Callable[[], frozenset[str]] | None = None
     one_process: bool = False  # a replica cannot be spread over several workers
@@ -84,7 +84,7 @@ class EngineFacts:
     image_processor: str = ""
     # Registers the engine's servers in verl.workers.rollout.replica; None: verl has them already.
     register_replica: Callable[[ModuleType], None] | None = None
-    # Registers the class that actor workers call in verl.workers.rollout.base; None: verl has it already.
+    # Registers, in verl.workers.rollout.base, the class that actor workers call; None: verl has it already.
     register_adapter: Callable[[ModuleType], None] | None = None
     # Raises ConfigError if the engine cannot run on a device.
     check_ready: Callable[[str | None], None] | None = None
@@ -100,7 +100,8 @@ class EngineFacts:
 
 
 ENGINES: Registry[EngineFacts] = Registry("engine", package="verl_mas.engines.kinds", group="verl_mas.engines")
-# The modules whose list of engines `fill` has filled, by the field of EngineFacts that fills it.
+# verl's modules with a list of engines that `fill` has filled. The key is the name of the field of EngineFacts whose
+# functions add engines to the list.
 _filled: dict[str, ModuleType] = {}
 
 

@@ -1,5 +1,5 @@
-"""Stores the acts of a session that a request can continue. For each agent and each set of tools, they form a tree of
-messages."""
+"""Stores the acts of a session that a request can continue. For each agent and each set of tools, the transcripts of
+the acts form a tree with a node per message."""
 
 from __future__ import annotations
 
@@ -114,9 +114,10 @@ class Tips:
         self._roots: dict[tuple[str, str], Node] = {}
 
     def find(self, agent: str, tools: str, given: Sequence[Canonical]) -> Found:
-        """Find the act that `given` continues: the longest beginning of `given` that ends with a reply."""
+        """Find the act that `given` continues: its transcript is the longest known prefix of `given` that ends with a
+        reply."""
         if given[-1].role == "assistant":
-            # Only a message to which an agent replies can continue tokens.
+            # A request continues a row only if its last message is one to which the agent replies.
             return Found("new: the last message is of the assistant")
         path, ended = _path(self._roots.get((agent, tools)), given), ""
         found = Found("new")
@@ -166,7 +167,7 @@ def remove(tip: Tip) -> None:
 
 
 def _path(root: Node | None, given: Iterable[Canonical]) -> list[Node]:
-    """Return the root, and the nodes of the longest known beginning of `given`."""
+    """Return the root, and the nodes of the longest known prefix of `given`."""
     nodes = [root] if root else []
     for message in given:
         if not nodes or message not in nodes[-1].after:

@@ -36,8 +36,9 @@ class Secret:
 
 
 def secrets(kind: Kind, split: str, count: int | None, seed: int = 0) -> list[Secret]:
-    """Sample different tasks of a split, in random order; without `count`, all of them. The splits share no
-    words in `word`, no pairs in `pair`, and no pairs of a requested thing and its colour in `asked`."""
+    """Sample different tasks of a split, in random order; without `count`, all of them. Different splits have no common
+    words (kind `word`), no common pairs (kind `pair`), or no common pairs of a requested thing and its colour (kind
+    `asked`)."""
     rng = random.Random(f"secret words {kind} {split} {seed}")
     names = [(thing,) for thing in THINGS] if kind == "word" else list(product(COLOURS, THINGS))
     chosen = [name for name in names if split_of(" ".join(name)) == split]

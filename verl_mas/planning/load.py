@@ -154,7 +154,7 @@ class Policy:
 
 
 def read_policy(run: Run, name: str, model: ModelSize, source: str = "") -> Policy:
-    """Read a policy whose engines the run starts, with the values that follow from its pool."""
+    """Read a policy whose engines the run starts, with the settings that its pool determines."""
     on_base, policy = adapters(run.mas, name), replace(_served(run, name, model), source=source)
     if run.mas.policies[name].is_trained:
         policy = _trained(policy, run, name)
@@ -309,7 +309,7 @@ def _row(rollout: DictConfig) -> int:
 
 
 def _tokens(config: DictConfig, budget: str, micro: str) -> int:
-    """Number of tokens of a micro batch on one GPU: the token budget, or a fixed number of longest rows."""
+    """Number of tokens of a micro batch on one GPU: the token budget, or a fixed number of rows of maximal length."""
     get = partial(OmegaConf.select, config[SECTION])
     if get("actor.use_dynamic_bsz"):
         return cast("int", get(budget))

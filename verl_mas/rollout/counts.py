@@ -34,10 +34,10 @@ class Reported:
 class SessionCounts:
     sessions: int = 0
     acts: int = 0
-    probe_acts: int = 0  # acts that continue candidates as probes: not in `acts`, but in `generated_tokens`
+    probe_acts: int = 0  # acts that continue candidates as probes; `acts` excludes them
     probe_tokens: int = 0
-    generated_tokens: int = 0  # of all acts
-    trainable_tokens: int = 0  # of policies that are trained
+    generated_tokens: int = 0  # tokens sampled in all acts, including probes
+    trainable_tokens: int = 0  # tokens sampled in acts that are trained on
     seconds: float = 0.0
     act_seconds: float = 0.0  # part of `seconds` in which an act ran; the rest is in worlds, graders and the workflow
     lag: Longest = NO_LAG
@@ -119,7 +119,7 @@ class SessionCounts:
         """
         if not self.dropped or (self.dropped_share <= limit and self.dropped_share < 1):
             return
-        # `from None` hides verl's error about a step without rows, whose advice to refill it does not help.
+        # `from None` hides verl's error about a step without rows, because its advice to refill the step does not help.
         raise SessionsFailed(
             f"{self.summary(where)}\n"
             f"{self.first_causes()}\n"
@@ -156,7 +156,7 @@ class SessionCounts:
         return ", ".join(f"{count} {kind}" for kind, count in Counter(self.failed).most_common())
 
     def first_causes(self) -> str:
-        """Format the first fault of each kind by which sessions failed, with its traceback."""
+        """Format the first fault of each kind that made sessions fail, with its traceback."""
         kinds = [kind for kind, _ in Counter(self.failed).most_common()]
         return "\n".join(indent(f"the first {kind}: {self.first_faults[kind]}", "  ") for kind in kinds)
 

@@ -141,7 +141,7 @@ class MasAgentLoopWorker(_StockWorker):
     async def _run_prompt(
         self, prompt: Fields, sampling_params: Fields, trajectory: Trajectory, trace: bool = False
     ) -> None:
-        """Run all sessions of one task. Their rows appear together, before the task's status is finished."""
+        """Run all sessions of one task. Their rows are written together, before the task's status becomes FINISHED."""
         if prompt[AGENT_NAME] != AGENT_LOOP:
             await super()._run_prompt(prompt, sampling_params, trajectory, trace)
             return

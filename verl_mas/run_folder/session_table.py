@@ -1,4 +1,4 @@
-"""The Parquet file of a step's sessions: a row has the line of a record and the entry that lists it.
+"""The Parquet file of a step's sessions. A row is a session, with its record as a line of JSON and its list entry.
 
 To list sessions, only the entries are read. Every page of the file has a checksum. The file is written under another
 name first, so a process that is killed leaves a complete file or none.

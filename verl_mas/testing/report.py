@@ -166,7 +166,8 @@ def wrong_end(session: Session) -> Iterator[str]:
 
 
 def of_good(notes: list[str], given: bool, result: SessionResult) -> Iterator[str]:
-    """Find problems of the good replies; without problems, add notes. `given`: whether the user gave the replies."""
+    """Find problems of the case with good replies. If there are none, extend `notes`. Unreadable replies are
+    problems if the user gave the replies (`given`); otherwise they are notes."""
     unreadable, problems = list(_unreadable(result.session)), list(_unrewarded(result.session))
     (problems if given else notes).extend(unreadable)
     notes += [] if problems else _notes(result.session)
@@ -174,7 +175,7 @@ def of_good(notes: list[str], given: bool, result: SessionResult) -> Iterator[st
 
 
 def _unreadable(session: Session) -> Iterator[str]:
-    """Find good replies that the team could not read: the acts after them were not tested."""
+    """Find good replies that the team could not read, so that the case did not test the acts after them."""
     for reply in session.replies:
         if reply.malformed is not None:
             yield (
@@ -201,7 +202,7 @@ def _unrewarded(session: Session) -> Iterator[str]:
 
 
 def empty_answer(session: Session) -> Iterator[str]:
-    """Note an empty answer: the last reply only calls a tool, as in a program that returns nothing."""
+    """Yield a note if the answer is empty and the last reply calls a tool, as when a program returns nothing."""
     outcome, last = session.outcome, next(reversed(session.replies), None)
     if last is None or not last.tool_calls or not isinstance(outcome, Outcome):
         return

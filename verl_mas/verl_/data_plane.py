@@ -195,7 +195,7 @@ class Writer:
 
     def __init__(self) -> None:
         self._writing = asyncio.Lock()
-        # By partition and field names, which all rows of a call share.
+        # The open batches. A key has the partition and the field names, which all rows of a call must share.
         self._open: dict[tuple[str, tuple[str, ...]], _Batch] = {}
 
     async def put(self, rows: Sequence[StoredRow], partition: str) -> None:

@@ -82,7 +82,7 @@ def unknown_tools(members: Iterable[Member], known: Iterable[str]) -> Iterator[C
 
 
 def _call_of(tool: Any) -> CallTool:
-    """Return the function that calls a tool of verl, or an object with a `call` method."""
+    """Return the function that calls `tool`, which is a tool of verl or an object with a `call` method."""
     if hasattr(tool, "execute"):
         return verl_tools.call_base_tool(tool)
     if hasattr(tool, "fn"):

@@ -1,4 +1,4 @@
-"""Teams whose answers a grader scores during the session, and the grades of boxed answers."""
+"""Base classes of teams whose answers a grader scores during the session, and groups of replies by their answers."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class WithVerlOrGrader(Workflow):
     compares the answer with the ground truth."""
 
     form: AnswerForm | None = None
-    r"""Form of the answer in a reply: box, `\boxed{7}`; hashes, `#### 7`; tag, `<answer>7</answer>`. null: box
-    with a grader, or without a data source; else the form that verl's own scorer of the data source reads."""
+    r"""Form of the answer in a reply: box, `\boxed{7}`; hashes, `#### 7`; tag, `<answer>7</answer>`. null: the
+    form that verl's scorer of the data source reads. With a grader or without a data source, null means box."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

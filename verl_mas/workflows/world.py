@@ -43,8 +43,8 @@ class WorldTeam(Workflow):
     """Each player is an agent. The reward of an act is the sum of its player's rewards from this act to the end of the
     episode."""
 
-    # These values are safe. A `world` with a colon would name code, and other strings in `options` could name a
-    # function or an address.
+    # Values that match these patterns run no code. A `world` with a colon would name code, and other strings in
+    # `options` could name a function or an address.
     safe_arguments: ClassVar = {"world": r"\w+/[^:]+", "options": r"[\w ,()=-]*"}
 
     world: Text = "open_spiel/tic_tac_toe"
@@ -152,7 +152,8 @@ class WorldTeam(Workflow):
         # The learner changes players from session to session or, in validation with one session, from task to task.
         learner = players[(task.session + int(task.extra_info.get("index", 0))) % len(players)]
         others = [player for player in players if player != learner]
-        # The uid depends on the step. Validation leaves it out of the seed, so every validation samples the same.
+        # The uid depends on the step. The seed of a validation excludes the uid, so all validations sample the same
+        # opponents and the same moves of players without an LLM.
         seed = f"{task.question} {'' if task.validate else task.uid} {task.session}"
         if opponent == "past":
             past = random.Random(seed).choice(self.agents[len(players) :])
@@ -189,7 +190,7 @@ class Episode:
 
     def __init__(self, world: WorldTeam, stages: Stages, cast: Cast, team: Team, steps: int = 0):
         self.world, self.stages, self.cast, self.team, self.steps = world, stages, cast, team, steps
-        self._acts: list[tuple[Reply, str, float]] = []  # each with its player and the player's reward before it
+        self._acts: list[tuple[Reply, str, float]] = []  # reply, its player, the player's total reward before the act
         self._conversations: dict[str, Conversation] = {}
 
     async def play(self, place: Place) -> Place:

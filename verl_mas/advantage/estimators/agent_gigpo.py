@@ -19,7 +19,8 @@ from verl_mas.util.later import Tensor, torch
     gamma=0.95,
 )
 def agent_gigpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
-    """agent_grpo, plus step_weight times the advantage among an agent's acts on the same observation in the task.
+    """agent_grpo's advantage, plus step_weight times a step advantage: the agent's acts on an equal observation of the
+    task are compared.
 
     A step is scored by its return: the sum of gamma ** (k - t) * r_k over the agent's acts k >= t in the session. r_k
     is the act's own reward; the last act also has the team's reward. A penalty counts for its act alone.

@@ -13,7 +13,7 @@ from verl.workers.rollout.utils import ensure_async_iterator
 
 from verl_mas.errors import EngineLost
 
-# Largest bucket: Ray's object store keeps the memory of the largest bucket until the end of the run.
+# Limit of the bucket size, because Ray's object store keeps the memory of the largest bucket until the end of the run.
 MOST_BYTES = 64 << 20
 
 

@@ -1,4 +1,5 @@
-"""Common parts of team demos: data and a model are made once, a run is watched or resumed, and a report ends it."""
+"""Base class of team demos. A demo makes its data and its model once, starts or resumes a run, displays the run's
+progress, and prints a report at the end."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class TeamDemo:
     folder: ClassVar[Path]
     steps: ClassVar[int]
     overrides: ClassVar[tuple[str, ...]] = ()  # overrides of the recipe; the user's overrides come after these
-    # The metric of success in a validation. Next to it, pass@1/low and pass@1/high are its interval.
+    # The success metric of a validation. The metrics pass@1/low and pass@1/high, which have the same prefix, are the
+    # bounds of its confidence interval.
     success: ClassVar[str]
     solved: ClassVar[str]  # printed after the value of `success`: `0.750 of the held-out tasks right`
     measured: ClassVar[Curves]  # the metrics to display: measure -> agent -> key
@@ -163,7 +165,8 @@ class TeamDemo:
 
 
 def _sessions_of(run: RunFolder) -> list[tuple[str, object]]:
-    """Return the labels and paths of a page that displays the sessions, and of the sessions, if they were recorded."""
+    """Return pairs of a label and a path: a page that displays the sessions, and the folder of their records. If no
+    sessions were recorded, the only pair says so."""
     if run.trajectories is None:
         return [("sessions", "none were recorded")]
     page, _ = write_view(run.folder, ViewOptions(force=True))

@@ -1,4 +1,4 @@
-"""The default executor: programs in processes that can open nothing, forked from one server."""
+"""The default executor. It runs each program in a sandboxed process, which is forked from one fork server."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class SessionSource:
         if self._index is not None:
             self._index.refresh()
         elif folder is not None and any((folder / partition).is_dir() for partition in PARTITIONS):
-            self._index = SessionIndex(folder)  # the first session creates the folders
+            self._index = SessionIndex(folder)  # the folders exist only after the first session was written
         files = self._index.files if self._index else {}
         return [
             StepPart(partition, step, tuple(files[partition, step]), self.mark)
@@ -177,8 +177,9 @@ def cut_to(parts: Sequence[str], limit: int) -> tuple[tuple[str, ...], bool]:
 def story_of(pages: Sequence[Page]) -> list[list[tuple[StepPart, Group]]]:
     """Choose a task, and return its groups, one per run, at its first step, its last step and two steps between.
 
-    Candidates are the tasks of the first data source that occur at the most steps. The chosen task is typical: its
-    rewards are closest to the mean reward of the candidates.
+    Candidates are the tasks that occur at the largest number of steps. If they are of several data sources, only those
+    of the first task's source are candidates. The chosen task is typical: its rewards are closest to the candidates'
+    mean rewards.
     """
     tasks: dict[int, dict[int, dict[str, tuple[StepPart, Group]]]] = defaultdict(lambda: defaultdict(dict))
     for page in pages:
