@@ -70,7 +70,7 @@ def linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
 
 
 def weights(model: nn.Module, seed: int, rank: int = RANKS[0]) -> dict[str, torch.Tensor]:
-    """Of an adapter on all linears, by PEFT's names."""
+    """List an adapter's weights on all linear layers, by PEFT's names."""
     torch.manual_seed(seed)
     made = {}
     for name, linear in linears(model):
@@ -137,14 +137,14 @@ def decoding(path: Path, repeats: int) -> None:
 
 
 def resident() -> int:
-    """Without what the allocator keeps of memory that is free again, which may hide what an adapter takes."""
+    """Return freed memory to the system, because what the allocator keeps may hide what an adapter takes."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     return psutil.Process().memory_info().rss
 
 
 def engine_process(path: Path, count: int, rank: int) -> dict[str, float]:
-    """An engine that has served a batch. Without adapters: an engine of full weights."""
+    """Measure an engine that has served a batch. Zero adapters: the engine has full weights."""
     batcher = engine(AutoModelForCausalLM.from_pretrained(path).eval(), count)
     submit(batcher, MOST * 2, list(table(count)) or [None])
     run(batcher)
@@ -152,14 +152,14 @@ def engine_process(path: Path, count: int, rank: int) -> dict[str, float]:
 
 
 def training_process(path: Path, count: int, rank: int) -> dict[str, float]:
-    """A training worker after two updates. Without adapters: of full weights."""
+    """Measure a training worker after two updates. Zero adapters: it trains full weights."""
     made = training_engine(path, count, rank)
     torch.manual_seed(0)
     rows = torch.randint(3, 259, (TRAINED_ROWS, LENGTH))
 
     def update(part: torch.Tensor) -> None:
         with made.train_mode():
-            # A row at a time, so that activations take the same memory whatever the number of adapters.
+            # One row at a time, so that activations take the same memory for any number of adapters.
             for row in part.split(1):
                 logits = made.module(input_ids=row, use_cache=False).logits[0, :-1]
                 (nn.functional.cross_entropy(logits, row[0, 1:]) / len(part)).backward()
@@ -191,7 +191,7 @@ def training_process(path: Path, count: int, rank: int) -> dict[str, float]:
 
 
 def push_process(path: Path, count: int, rank: int) -> dict[str, float]:
-    """What a training worker sends to each engine."""
+    """Return the weights that a training worker sends to each engine."""
     sizes: list[int] = []
     send(training_engine(path, count, rank), lambda bucket: sizes.extend(packed.data.nbytes for packed in bucket))
     return {"bytes": sum(sizes)}
@@ -207,7 +207,7 @@ def send(made: FsdpAdapterEngine, take: Callable[[list[Packed]], object]) -> Non
 
 
 def training_engine(path: Path, count: int, rank: int) -> FsdpAdapterEngine:
-    """Without adapters: verl's own, of full weights."""
+    """Make the worker. Zero adapters: verl's own worker, with full weights."""
     # verl's modules read these as they are imported.
     os.environ |= {"VERL_PLATFORM": "cpu", "MASTER_ADDR": "127.0.0.1", "RANK": "0", "WORLD_SIZE": "1"}
     from verl.trainer.config import CheckpointConfig

@@ -43,7 +43,7 @@ def seconds(function: Callable[[], object], repeats: int) -> float:
 
 @dataclass(frozen=True)
 class Rows:
-    """Eight sessions of every task with one act each, in random order."""
+    """Make eight sessions per task, with one act each, in random order."""
 
     uid: np.ndarray
     session: np.ndarray
@@ -60,13 +60,13 @@ class Rows:
         return AdvantageInput(self.scores, self.uid, self.session, agent=zeros, turn=zeros, branch=zeros)
 
 
-# Of every session: an act of the leader, then two workers' two acts each, then the leader again.
+# A session: an act of the leader, then two acts of each of two workers, then the leader again.
 ACTS = [("leader", 0, 0), *(("worker", number, turn) for number in (1, 2) for turn in (0, 1)), ("leader", 0, 1)]
 BASELINE = "agent_grpo"
 
 
 def team_rows(count: int) -> AdvantageInput:
-    """Eight sessions of every task with a leader and spawned workers, in random order."""
+    """Make eight sessions per task, with a leader and spawned workers, in random order."""
     acts = count // len(ACTS)
     order = np.random.default_rng(0).permutation(acts * len(ACTS))
     session, act = order // len(ACTS), order % len(ACTS)
@@ -88,7 +88,7 @@ def team_rows(count: int) -> AdvantageInput:
     )
 
 
-# Beside every estimator with its defaults: options with which rows count, or are compared, in another way.
+# Beside the defaults of every estimator: options that change how rows count or are compared.
 COUNTED = {
     "agent_grpo by=role": {"by": "role"},
     "agent_grpo weighting=per_invocation": {"weighting": "per_invocation"},
@@ -97,12 +97,12 @@ COUNTED = {
 }
 
 
-# Of earlier steps, for the estimators that compare with them.
+# Scores of earlier steps, for the estimators that compare with them.
 EARLIER = {Owner("", role): Moments(1000.0, 0.5, 1 / 12) for role in ("leader", "worker")}
 
 
 def whole(name: str, rows: AdvantageInput, options: AdvantageOptions) -> object:
-    # A record that was used knows its groups.
+    # A record keeps its groups after its first use, so each run has a new record.
     return compute_advantages(name, replace(rows), options, RunningScores(EARLIER))
 
 
@@ -115,7 +115,7 @@ MEASURED = {"with every check and diagnostic": whole, "groups and statistics alo
 
 
 def estimators(most: int) -> None:
-    """Labels are made into numbers anew each time."""
+    """Convert labels into numbers at every call."""
     every = {name: {"main": "leader"} if name == "hierarchical_grpo" else {} for name in ESTIMATORS} | COUNTED
     every = {BASELINE: every.pop(BASELINE), **every}
     sizes = (most // 100, most // 10, most)
@@ -147,7 +147,7 @@ def by_hand(scores: Tensor, groups: Partition) -> Tensor:
 
 
 def peak_bytes(function: Callable[[], object]) -> int:
-    """The increase of the peak memory of the process, whose peak must be in `function`."""
+    """Return how much `function` raises the peak memory of the process."""
     before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     result = function()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -52,7 +52,7 @@ class Policy:
         return (self.probs * values).sum() / 8
 
     def scores(self, context: Tensor, action: Tensor) -> Tensor:
-        """z = d log pi(action | context) / d weights, for every row, by autograd."""
+        """Compute z = d log pi(action | context) / d weights for every row, by autograd."""
 
         def log_prob(weights: Tensor, x: Tensor, a: Tensor) -> Tensor:
             return torch.log_softmax(weights @ x, -1).gather(0, a.unsqueeze(0)).squeeze(0)
@@ -105,7 +105,7 @@ def lemma(policy: Policy, point: Point, own_baseline: bool) -> float:
 def measure(
     policy: Policy, point: Point, generator: torch.Generator, sessions: int = 32_768, batches: int = 64
 ) -> dict[str, Measured]:
-    """Both baselines at one point, and the inflation that the diagnostics report."""
+    """Compare both baselines at one point, with the inflation that the diagnostics report."""
     seen: dict[str, list[float]] = {"team_grpo": [], "agent_grpo": [], "inflation": []}
     for _ in range(batches):
         batch, z = draw(policy, point, generator, sessions)

@@ -29,7 +29,7 @@ HANGING = "9^{{9^{{9^{{{}}}}}}}"
 
 
 def answers(count: int, hanging: int, shapes: dict[str, int], rng: random.Random) -> list[tuple[str, str, Grade]]:
-    """Tasks of eight distinct answers, so that none is in the cache, each with its expected grade."""
+    """Make tasks of eight distinct answers, each with its expected grade. No answer is in the cache."""
     pairs = []
     for shape in rng.choices(list(shapes), list(shapes.values()), k=count // 8):
         n, d = rng.randrange(10**6), rng.randrange(2, 999)

@@ -56,7 +56,7 @@ ENDED = "ended"  # a file of a run that has ended
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one run, after the warm-up steps."""
+    """The numbers of one run after its warm-up steps."""
 
     step: float
     sample: float
@@ -84,7 +84,7 @@ def parse_mode(text: str) -> Mode:
 
 
 def measured(events: Sequence[TimelineEvent], skip: int) -> Measured:
-    """Without the first `skip` steps, and without the last one, which no other step ends."""
+    """Leave out the first `skip` steps, and the last step, whose end no further step marks."""
     begins = {event.step: event.begin for event in events if event.event == STEP}
     first, last = min(begins) + skip, max(begins)
     if last - first < 2:
@@ -129,7 +129,8 @@ def lengths_of(tasks: Sequence[Sequence[Sequence[Played]]], wait: float) -> Leng
 
 
 def fit(steps: Sequence[tuple[float, Sequence[Played]]], wait: float) -> tuple[float, float]:
-    """a and c of `seconds = a longest + c total + waits of the longest`, by least squares over seconds and sessions."""
+    """Fit a and c of `seconds = a longest + c total + waits of the longest` to seconds and sessions, by least
+    squares."""
     longest = [max(sessions) for _, sessions in steps]
     sizes = [(most.tokens, sum(s.tokens for s in sessions)) for most, (_, sessions) in zip(longest, steps, strict=True)]
     decoding = [seconds - wait * most.acts for most, (seconds, _) in zip(longest, steps, strict=True)]
@@ -139,7 +140,7 @@ def fit(steps: Sequence[tuple[float, Sequence[Played]]], wait: float) -> tuple[f
 
 @dataclass(frozen=True)
 class Recorded(Work):
-    """With the sessions of a run, in the order of their tasks."""
+    """Simulate with the sessions of a run, in the order of their tasks."""
 
     acts: Iterator[list[int]] = field(default_factory=lambda: iter(()))
 
@@ -148,7 +149,7 @@ class Recorded(Work):
 
 
 def simulated(mode: Mode, work: Work, tasks: Sequence[Sequence[Sequence[Played]]], act: int, skip: int) -> float:
-    """Seconds per step. `tasks`: of the synchronous steps, the sessions of their tasks."""
+    """Predict the seconds per step. `tasks`: for each synchronous step, the sessions of its tasks."""
     acts = (acts_of(session.tokens, act) for step in tasks for task in step for session in task)
     sizes = {"tasks": len(tasks[0]), "sessions": len(tasks[0][0])}
     recorded = Recorded(**{**asdict(work), **sizes}, acts=acts)
@@ -156,7 +157,7 @@ def simulated(mode: Mode, work: Work, tasks: Sequence[Sequence[Sequence[Played]]
 
 
 def played(folder: Path, tasks: int, sessions: int) -> dict[int, list[list[Played]]]:
-    """Sessions by step and task, of steps that have all of them."""
+    """Group sessions by step and task, for the steps that are complete."""
     found: dict[int, dict[str, list[Played]]] = defaultdict(lambda: defaultdict(list))
     for session in read_sessions(folder / "checkpoints" / "trajectories"):
         tokens = sum(act["sampled_tokens"] for act in session["acts"])
@@ -191,7 +192,7 @@ def command(mode: Mode, folder: Path, data: Path, args: argparse.Namespace, seed
 
 
 def play(mode: Mode, folder: Path, data: Path, args: argparse.Namespace, seed: int) -> list[TimelineEvent]:
-    """One run, its processes bound to their cores as they appear. If the folder has it, it is only read."""
+    """Run once and bind processes to their cores as they appear. A run that the folder already has is read instead."""
     if (folder / ENDED).exists():
         return read_timeline(folder / "checkpoints")
     shutil.rmtree(folder, ignore_errors=True)
@@ -269,7 +270,7 @@ def main() -> None:
 def sampling(
     runs: Sequence[Measured], tasks: Sequence[Mapping[int, Sequence[Sequence[Played]]]]
 ) -> Iterator[tuple[float, list[Played]]]:
-    """Seconds and sessions of the synchronous steps."""
+    """Return the seconds and the sessions of the synchronous steps."""
     for run, of_run in zip(runs, tasks, strict=True):
         for step, seconds in run.samples:
             if step in of_run:

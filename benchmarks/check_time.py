@@ -25,7 +25,7 @@ SHOWN = 8
 
 
 def seconds(command: Sequence[str]) -> tuple[float, float]:
-    """Time that passed, and processor time."""
+    """Return the elapsed time and the processor time."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(command, check=True, capture_output=True)
     passed, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -33,7 +33,7 @@ def seconds(command: Sequence[str]) -> tuple[float, float]:
 
 
 def imports(command: Sequence[str]) -> dict[str, float]:
-    """Seconds of importing by package, most first; each has what its own modules take."""
+    """Return the import seconds of each package, the slowest first. A package counts its own modules only."""
     python, *rest = command
     trace = subprocess.run([python, "-X", "importtime", *rest], check=True, capture_output=True, text=True).stderr
     found: dict[str, float] = defaultdict(float)

@@ -85,7 +85,7 @@ def _train(arm: str, seed: int) -> dict[str, Any]:
 
 
 def _start(seed: int) -> Path:
-    """Tasks and the warmed-up model, the same for both arms."""
+    """Make the tasks and the warmed-up model, which both arms share."""
     folder = RUNS / f"start-{seed}"
     done = folder / "done"
     if not done.exists():
@@ -113,7 +113,7 @@ def _by_step(steps: list[Step], key: str) -> dict[str, float]:
 
 
 def _of_agents(step: Step, name: str) -> dict[str, float]:
-    """A metric of the training's acts, by agent."""
+    """Return a metric of the training acts, by agent."""
     found = {agent: step.values.get(metric_names.agent(agent, name)) for agent in ("coder", "tester")}
     return {agent: value for agent, value in found.items() if value is not None}
 
@@ -150,7 +150,7 @@ def _runs(found: Mapping[str, Any], arm: str) -> dict[int, Mapping[str, Any]]:
 
 
 def _ends(values: Mapping[str, float]) -> tuple[float, float]:
-    """The values at the first and the last step."""
+    """Return the values at the first and the last step."""
     steps = sorted(values, key=int)
     return values[steps[0]], values[steps[-1]]
 

@@ -16,7 +16,7 @@ PREFIX = "cpu/"  # of a phase; verl logs it as timing_s/cpu/<phase>
 
 
 def spent() -> float:
-    """CPU seconds so far of all processes that Ray has started on this machine for this run."""
+    """Return the CPU seconds that all of this run's Ray processes on this machine have used so far."""
     seconds = 0.0
     for process in psutil.Process().parent().children():
         try:

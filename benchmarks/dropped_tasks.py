@@ -158,7 +158,7 @@ class Run:
         """Tokens of sessions, by the step of their dispatch."""
 
     def steps(self, count: int, skip: int | None = None) -> float:
-        """Mean seconds per step, without the first `skip`, or the first quarter."""
+        """Return the mean seconds per step, without the first `skip` steps or, by default, the first quarter."""
         times = [self.engine.now]
         for back in reversed(range(self.mode.warm_up)):
             self.dispatch(self.work.tasks, -back)
@@ -218,7 +218,7 @@ class Run:
 
     @property
     def length_ratio(self) -> float:
-        """Mean length of trained sessions over that of dispatched ones."""
+        """Return the mean length of trained sessions divided by that of dispatched sessions."""
         trained = [length for task in self.trained for length in task.lengths]
         return fmean(trained) / fmean(length for tasks in self.dispatched.values() for length in tasks)
 
@@ -252,7 +252,7 @@ def main() -> None:
         seconds = fmean(run.steps(steps) for run in runs)
         if mode.name == "sync":
             sync, lengths = seconds, runs[0].lengths()
-        # With `drop` tasks are trained that are shorter than the formula assumes.
+        # With `drop`, the trained tasks are shorter than the formula assumes.
         expected = f"{formula(mode, work, lengths):8.2f}" if mode.strategy == "wait" else f"{'-':>8}"
         print(
             f"{mode!s:24} {seconds:7.2f} {expected} {sync / seconds:5.2f}x {fmean(r.dropped_share for r in runs):8.1%} "

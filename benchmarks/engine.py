@@ -52,7 +52,8 @@ def continuous(model: PreTrainedModel, prompts: list[list[int]], lengths: list[i
 
 
 def compare(parameters: int, scale: float, repeats: int) -> dict[str, float]:
-    """The engine's speed over static `generate`: as a share of the ideal gain, and for equal lengths."""
+    """Return the engine's speed divided by that of static `generate`: as a share of the ideal gain, and for equal
+    lengths."""
     chance = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
         path = tiny_model(folder, parameters=parameters)

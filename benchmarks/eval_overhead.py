@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def _evaluate(runtime: Runtime, rows: list, data: Path, sessions: int) -> tuple[list, float]:
-    """The requests that reached the engine, and the time. Requests are noted, which takes no time."""
+    """Return the requests that reached the engine, and the seconds. Noting a request takes no measurable time."""
     calls: list = []
     [policy] = runtime.clients.values()
     generate = policy.client.generate

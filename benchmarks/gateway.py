@@ -44,7 +44,7 @@ AGENTS = ("solver",)
 PROMPT = 'the "answer" is\n' * 2000  # 8,000 tokens, 4 characters each
 REPLY, NEXT = "reply " * 40, "Try again."
 OBSERVED, SAMPLED = 20, 60  # tokens per turn
-LEAST_ACTS = 200  # of a measurement
+LEAST_ACTS = 200  # seconds of a measurement
 BEAT_S = 0.02
 MOST_MS, MOST_LAG_MS, MOST_KB = 1.0, 20.0, 100.0
 COMMAND = [sys.executable, "-m", "benchmarks.gateway"]
@@ -91,7 +91,7 @@ def opened(engine: Engine, count: int) -> list[Session]:
 
 @dataclass(frozen=True)
 class Load:
-    """How requests come: so many sessions at once, group after group, until there are acts enough."""
+    """Send requests: a number of sessions at once, group after group, until there are enough acts."""
 
     together: int
     turns: int
@@ -119,7 +119,7 @@ class Load:
 
 async def direct(sessions: list[Session], load: Load) -> Numbers:
     conversations = [Team(session).solver.conversation() for session in sessions]
-    # A session has a text of its own, as one that came by a connection.
+    # Each session has a text of its own, like one that arrived through a connection.
     await load.run(lambda session, turn: conversations[session].act(NEXT if turn else f"{session}{PROMPT}"))
     return Numbers(_size())
 
@@ -144,7 +144,7 @@ WAYS: dict[str, Callable[[list[Session], Load], Awaitable[Numbers]]] = {"direct"
 
 @dataclass(frozen=True)
 class Numbers:
-    """Of a measurement: the kilobytes of the process while its sessions are open, and the lags of its loop."""
+    """Measure the kilobytes of the process while its sessions are open, and the lags of its loop."""
 
     size: float
     lags: list[float] = field(default_factory=list)
@@ -152,7 +152,7 @@ class Numbers:
 
 def _size() -> float:
     gc.collect()
-    # What malloc keeps of requests that are over is used by the next ones, and belongs to no session.
+    # Memory that malloc keeps from finished requests serves the next requests, so it belongs to no session.
     ctypes.CDLL(None).malloc_trim(0)
     return float(psutil.Process().memory_info().rss) / 1000
 
@@ -165,7 +165,7 @@ async def _beat(lags: list[float]) -> None:
 
 
 async def measured(way: str, load: Load) -> dict[str, float]:
-    """In this process: milliseconds per act, the lag of the loop and the kilobytes of a session."""
+    """Measure in this process: milliseconds per act, the lag of the loop and the kilobytes of a session."""
     warm = Load(1, load.turns)
     await WAYS[way](opened(Engine(), warm.sessions), warm)
     before, engine = _size(), Engine()
@@ -177,7 +177,7 @@ async def measured(way: str, load: Load) -> dict[str, float]:
 
 
 async def ask(address: str, keys: list[str], load: Load) -> None:
-    """The clients, which speak as little HTTP as they can."""
+    """Run the clients, which use as little of HTTP as they can."""
     host, port = urlsplit(address).hostname, urlsplit(address).port
     histories = [[{"role": "user", "content": PROMPT}] for _ in keys]
     connections = [await asyncio.open_connection(host, port) for _ in keys]
@@ -200,7 +200,7 @@ def load_options(load: Load) -> list[str]:
 
 
 def fresh(way: str, load: Load) -> dict[str, float]:
-    """Measured in a process of its own."""
+    """Measure in a new process."""
     ran = subprocess.run([*COMMAND, "--way", way, *load_options(load)], stdout=subprocess.PIPE, check=True)
     found: dict[str, float] = json.loads(ran.stdout)
     return found

@@ -67,7 +67,7 @@ def ask(messages):
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds and megabytes of a session, and those of its own work."""
+    """The milliseconds and megabytes of a session, and those of the program's own work."""
 
     ms: float
     own_ms: float
@@ -79,7 +79,7 @@ class Cost:
 
 
 class Measured:
-    """A program, and the folder in which its sessions tell that they wait."""
+    """A program, and the folder in which its waiting sessions leave a file."""
 
     def __init__(self, python: str, program: str, fork: bool, folder: Path):
         file, self._gate, self._waiting = folder / f"{program}_program.py", folder / "gate", folder / "waiting"
@@ -98,13 +98,13 @@ class Measured:
         return Cost(1000 * spent / sessions, 1000 * cpu, mb, own_mb)
 
     async def _play(self) -> dict[str, float]:
-        """The processor seconds and megabytes of the program's own work."""
+        """Return the processor seconds and megabytes of the program's own work."""
         session = await verl_mas.arun(self._program, "2 + 2 = ?", ScriptedLLM("4"), faults=FaultSpec(retries=0))
         assert session.answer == "4" and session.team_reward == 1.0
         return {name: float(session.info[name]) for name in ("cpu", "mb")}
 
     async def _held(self, sessions: int) -> float:
-        """Megabytes of all processes while so many sessions have asked, and wait."""
+        """Return the megabytes of all processes while this many sessions wait for a reply."""
         for file in self._waiting.iterdir():
             file.unlink()
         self._gate.touch()
@@ -118,7 +118,7 @@ class Measured:
 
 
 def processor_s() -> float:
-    """Of all processes that this one has started."""
+    """Return the processor seconds of all processes that this one has started."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     alive = [process.cpu_times() for process in psutil.Process().children()]
     return ended.ru_utime + ended.ru_stime + sum(sum(times[:4]) for times in alive)

@@ -50,12 +50,12 @@ KINDS = {
     "engine": (r"ray::\w*Transformers\w*Server", r"lost: engine \d+ of policy (solver|base) \(pid {pid} on"),
     "training": (r"ray::WorkerDict", r"lost: training worker \d+ of policy (solver|base) \(pid {pid} on"),
     "reward": (r"ray::RewardLoopWorker", r"lost: reward worker \d+ \(pid {pid} on"),
-    # Only where engines have GPUs of their own.
+    # These exist only if engines have GPUs of their own.
     "receiver": (r"ray::CheckpointEngineWorker", r"lost: weight receiver \d+ of policy solver \(pid {pid} on"),
     "runner": (r"ray::TaskRunner", r"lost: task runner \(pid {pid} on"),
     "raylet": (r"\S*/raylet ", r"lost: Ray's raylet .*\(pid {pid}\)"),
     "gcs": (r"\S*/gcs_server ", r"lost: Ray's GCS \(pid {pid}\)"),
-    # An end by the user is no loss. A metric is called `lost`, too.
+    # A run that the user ends has lost nothing. `lost` is also the name of a metric.
     "driver": ("", r"(?s)\A(?!.*lost: )"),
     "interrupt": ("", r"(?s)\A(?!.*lost: ).*verl-mas: interrupted; saved: "),
     "terminate": ("", r"(?s)\A(?!.*lost: )"),
@@ -90,7 +90,7 @@ LONGEST_START, LONGEST_END, LIMIT, LEFT_AFTER = 240.0, 90.0, 30.0, 8.0
 
 @dataclass(frozen=True)
 class Killed:
-    """One kill, and what came of it."""
+    """A kill and its result."""
 
     kind: str
     moment: str
@@ -179,7 +179,7 @@ class Run:
         return int(file.read_text()) if file.exists() else 0
 
     def end(self) -> None:
-        """Whatever is left of it."""
+        """End all that is left of the run."""
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -196,7 +196,7 @@ def titles() -> Iterator[tuple[int, str]]:
 
 
 def overrides(folder: Path, common: Path, steps: int, team: str) -> Iterator[str]:
-    """`common`: the folder with the rows and the model."""
+    """Start a run. `common`: the folder with the rows and the model."""
     yield from ("+platform=cpu", "+recipe=first_run/laptop", "mas.policies={solver:{}}")
     yield from (setting.replace("{folder}", str(common)) for setting in TEAMS[team])
     yield f"actor_rollout_ref.model.path={common}/letters/model"
@@ -255,7 +255,7 @@ def kill(run: Run, kind: str, moment: str, repeat: int, before: int, chance: ran
 
 
 def finish(run: Run, steps: int = STEPS) -> int:
-    """The first step of a start that is left alone."""
+    """Return the first step of a start that nobody kills."""
     try:
         first = run.first_step()
         assert run.driver.wait(LONGEST_START) == 0, run.last_lines(40)
@@ -266,7 +266,7 @@ def finish(run: Run, steps: int = STEPS) -> int:
 
 
 def different(left: object, right: object) -> bool:
-    """Whether two checkpoints' states are not the same bits."""
+    """Return whether the states of two checkpoints differ in any bit."""
     if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
         return not torch.equal(getattr(left, "_local_tensor", left), getattr(right, "_local_tensor", right))
     if isinstance(left, dict) and isinstance(right, dict):
@@ -277,7 +277,7 @@ def different(left: object, right: object) -> bool:
 
 
 def same_end(one: Path, other: Path, steps: int = STEPS) -> list[str]:
-    """The files of the trained policy in the final checkpoints that differ."""
+    """Return the files of the trained policy that differ between the final checkpoints."""
     last = Path("checkpoints", f"global_step_{steps}", "solver")
     files = {
         file.relative_to(folder) for folder in (one, other) for file in (folder / last).rglob("*") if file.is_file()
@@ -293,7 +293,7 @@ def content(file: Path) -> object:
 
 
 def attempts(folder: Path) -> list[dict[int, list[str]]]:
-    """Of each start of a run that trained, in order: the tasks that it trained on, by the steps of their dispatch."""
+    """Return, for each start that trained, in order: its trained tasks by the step of their dispatch."""
     found: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     for file in files_of(folder / "checkpoints" / "trajectories" / "train"):
         for line in read_lines(file.path) if file.of_advantages else ():
@@ -302,14 +302,15 @@ def attempts(folder: Path) -> list[dict[int, list[str]]]:
 
 
 def untrained(folder: Path, steps: int = STEPS) -> list[str]:
-    """The tasks that were dispatched for the steps of a run and never trained on."""
+    """Return the tasks that were dispatched for the steps of a run and never trained on."""
     trained = {uid for attempt in attempts(folder) for uids in attempt.values() for uid in uids}
     # The batch of a step was dispatched one step before, that of the first in the warm-up.
     return sorted({f"{step}-{number}" for step in range(steps) for number in range(TASKS)} - trained)
 
 
 def trained_twice(folder: Path, first_steps: Sequence[int]) -> list[str]:
-    """The tasks that the weights at the end were trained on more than once. `first_steps`: of all starts."""
+    """Return the tasks on which the final weights were trained more than once. `first_steps`: the first step of each
+    start."""
     found = attempts(folder)
     assert len(found) == len(first_steps), f"{len(found)} starts have trained, of {len(first_steps)}"
     twice: list[str] = []
@@ -340,7 +341,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Matrix:
-    """The kills that are wanted."""
+    """Return the kills that the arguments ask for."""
 
     python: str
     folder: Path
@@ -360,7 +361,7 @@ class Matrix:
         return [(n, self.moments[(n + at) % count], kind) for n in range(self.repeats) for at, kind in enumerate(kinds)]
 
     def chain(self, name: str, kinds: Sequence[str], steps: int) -> None:
-        """All kills of these kinds in one run, one after the other, and then to the end."""
+        """Make all kills of these kinds in one run, one after the other, then let it run to the end."""
         own = self.folder / name
         for repeat, moment, kind in self.kills(kinds):
             if self.results.has(kind=kind, moment=moment, repeat=repeat):
@@ -399,7 +400,7 @@ def is_wrong(row: dict[str, Any]) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The number of results that are not as they should be."""
+    """Return the number of wrong results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=lambda text: Path(text).absolute())
     parser.add_argument("--kinds", help="all that the mode has, if it is not given")

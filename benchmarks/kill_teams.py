@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet
 
 TESTS = Path(__file__).parents[1] / "tests"
-# The settings of a team and of its rows.
+# The settings of a team and its rows.
 TEAMS = {
     "pair": (
         "+mas=team",
@@ -35,7 +35,7 @@ TEAMS = {
 
 
 def write_rows(file: Path) -> None:
-    """Of the world."""
+    """Write the rows of the world."""
     prompt = [{"role": "user", "content": "Play."}]
     rows = [{"data_source": "count", "prompt": prompt, "extra_info": {"index": n, "world_seed": n}} for n in range(64)]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)

@@ -21,7 +21,7 @@ SIZES = ((16_384, 8), (16_384, 1_000), (2_048, 32_000))
 
 
 def verls() -> Callable[[Tensor, Tensor], Tensor]:
-    """verl's own function, of a copy of its module that no plugin has seen."""
+    """Load verl's own function from a copy of its module that no plugin has changed."""
     spec = importlib.util.spec_from_file_location("torch_functional_of_verl", torch_functional.__file__)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)

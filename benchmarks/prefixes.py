@@ -116,7 +116,7 @@ def _smollm2(path: Path, runs: int) -> None:
 
 
 class _Trainer:
-    """verl's training worker, without Ray."""
+    """Make verl's training worker without Ray."""
 
     def __init__(self, model: Path):
         from verl.workers.engine_workers import ActorRolloutRefWorker
@@ -183,7 +183,7 @@ def _fields(tokens: list[int], prompt: int) -> dict[str, torch.Tensor]:
 
 
 def _timed(ways: Mapping[str, Callable[..., object]], arguments: Sequence[object], runs: int) -> list[float]:
-    """The median CPU seconds of each of two ways, in the order A B B A."""
+    """Return the median CPU seconds of each of two ways, run in the order A B B A."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for run in range(runs):
         for name in list(ways) if run % 2 == 0 else reversed(ways):

@@ -67,7 +67,7 @@ ARMS: tuple[tuple[str, Mapping[str, float]], ...] = (
 
 
 def signal(setting: Setting, name: str, options: AdvantageOptions, steps: int) -> tuple[float, float]:
-    """The signal, and the share of steps whose gradient has the wrong sign or is 0."""
+    """Return the signal, and the share of steps whose gradient is 0 or has the wrong sign."""
     running, found = RunningScores(), []
     for batch, derivative in setting.steps(steps):
         found.append(float((compute_advantages(name, batch, options, running).advantages.numpy() * derivative).sum()))

@@ -27,7 +27,7 @@ COLUMNS = (*LABELS, *PARTS, "tokens", "score", "advantage")
 
 
 def rows_of(sessions: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A row per key: a conversation is one row, which is known by its first act."""
+    """Make one row per key. A conversation is one row, under the key of its first act."""
     for session in sessions:
         rows: dict[str, dict[str, Any]] = {}
         for act in session["acts"]:
@@ -45,7 +45,8 @@ def rows_of(sessions: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def fold_grpo(rows: Any, options: Any, past: object) -> Any:
-    """2510.11967: outcome and penalties, clipped, less the mean outcome of the task's sessions."""
+    """Compute the advantage of arXiv:2510.11967: outcome and penalties, clipped, minus the mean outcome of the task's
+    sessions."""
     outcome, found = rows.team_weight * rows.team_reward, np.zeros(len(rows.score))
     for row, score in enumerate(rows.score):
         mine = rows.task == rows.task[row]

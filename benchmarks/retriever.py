@@ -34,7 +34,7 @@ WORDS_PER_PASSAGE, WORDS_PER_QUERY, VOCABULARY = 60, 8, 50_000
 
 
 def corpus(count: int, rng: random.Random) -> list[Passage]:
-    """Passages of random words, with frequencies by Zipf's law as in real texts."""
+    """Make passages of random words whose frequencies follow Zipf's law, as in real texts."""
     words = [f"w{number:x}" for number in range(VOCABULARY)]
     weights = [1 / rank for rank in range(1, VOCABULARY + 1)]
     drawn = iter(rng.choices(words, weights, k=count * WORDS_PER_PASSAGE))
@@ -47,7 +47,7 @@ def questions(passages: list[Passage], count: int, rng: random.Random) -> list[s
 
 @contextlib.contextmanager
 def served(index: Path) -> Iterator[str]:
-    """The URL of `verl-mas retriever serve` in another process, once it is ready."""
+    """Yield the URL of `verl-mas retriever serve` in another process, once it is ready."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -70,7 +70,7 @@ def _serve(index: str, port: str) -> None:
 
 
 async def load(url: str, queries: list[str], clients: int) -> tuple[float, list[float]]:
-    """Each client has its own connection and one query at a time: the worst case, without batches."""
+    """Query without batches, the worst case: each client has its own connection and sends one query at a time."""
     waiting = iter(queries)
     seconds = []
 
@@ -96,7 +96,7 @@ class Counted(httpx.AsyncHTTPTransport):
 
 
 async def batched(url: str, queries: list[str], clients: int) -> tuple[float, int]:
-    """The same queries by RetrieverClient, which sends concurrent ones in one request."""
+    """Send the same queries by RetrieverClient, which joins concurrent queries in one request."""
     waiting = iter(queries)
     transport = Counted()
     retriever = RetrieverClient(url, transport=transport)
@@ -113,7 +113,7 @@ async def batched(url: str, queries: list[str], clients: int) -> tuple[float, in
 
 
 def by_the_library(index: Path, query: str) -> list[tuple[str, float]]:
-    """The result of the query by tantivy's own query parser."""
+    """Return the result of the query by tantivy's own query parser."""
     engine = tantivy.Index.open(str(index))
     searcher = engine.searcher()
     hits = searcher.search(engine.parse_query(query, ["body"]), 3).hits
@@ -157,7 +157,8 @@ def _serve_slowly(port: int, delay: float) -> None:
 
 
 async def rollouts(url: str, sessions: int) -> tuple[float, float]:
-    """Seconds for `sessions` search sessions of 3 queries, together and one after another, each over HTTP."""
+    """Return the seconds of `sessions` search sessions of 3 queries each over HTTP, at the same time and one after
+    another."""
     replies = {
         "verifier": "<verify>no</verify>",
         "searcher": "<search>what</search>",

@@ -65,7 +65,7 @@ class Checkout:
     through: Sequence[str]
 
     def commands(self) -> dict[str, list[str]]:
-        """The overrides of every run."""
+        """Return the overrides of every run."""
         arms: dict[str, list[str]] = json.loads(self._python("-c", MATRIX))
         recipe = next(setting for setting in arms[ARMS[0]] if "plan_path" in setting)
         small = ["data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8"]
@@ -108,7 +108,7 @@ class Checkout:
 
 
 def differences(before: Metrics, after: Metrics) -> list[str]:
-    """The differences beyond rounding, one line each."""
+    """Return the differences beyond rounding, one line each."""
     found = [f"steps {sorted(before)} and {sorted(after)}"] if before.keys() != after.keys() else []
     for step in sorted(before.keys() & after.keys()):
         old, new = compared(before[step]), compared(after[step])
@@ -125,7 +125,7 @@ def compared(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def distance(old: float, new: float) -> float:
-    """Relative for large values, absolute for small ones; NaN equals NaN."""
+    """Compare large values relatively and small values absolutely. NaN equals NaN."""
     if old == new or (math.isnan(old) and math.isnan(new)):
         return 0.0
     gap = abs(old - new) / max(1.0, abs(old), abs(new))

@@ -59,7 +59,7 @@ FULL = frozenset({Status.OUT_OF_MEMORY, Status.TIMED_OUT, Status.ERROR})
 
 @dataclass(frozen=True)
 class Known:
-    """A program, and how it ends."""
+    """A program and its expected end."""
 
     program: str
     ends: frozenset[Status]
@@ -68,7 +68,8 @@ class Known:
 
     @property
     def limits(self) -> Limits:
-        """Those of programs that reach them are short; a busy machine ends no other program."""
+        """Return the limits. They are short only for programs that reach them, so a busy machine ends no other
+        program."""
         return BRIEF if Status.TIMED_OUT in self.ends else Limits(memory_mb=128, output_bytes=4096)
 
     def wrong(self, result: Result) -> str | None:
@@ -78,7 +79,7 @@ class Known:
 
 
 def honest(number: int) -> Known:
-    """Each is another program, so that no result is another's."""
+    """Make each program different, so that results cannot be mixed up."""
     kinds = (
         Known(f"print({number})", frozenset({Status.OK}), stdout=f"{number}\n"),
         Known("print(sum(map(int, input().split())))", frozenset({Status.OK}), f"{number} 1", f"{number + 1}\n"),
@@ -110,7 +111,7 @@ def mixture(count: int, hostile: float, rng: random.Random) -> list[Known]:
 
 
 async def run_all(executor: Executor, programs: Iterable[Known], in_flight: int = 32) -> list[Result]:
-    """With so many waiting at a time, as sessions do."""
+    """Run the programs with this many waiting at a time, as sessions do."""
     places = asyncio.Semaphore(in_flight)
 
     async def one(known: Known) -> Result:
@@ -125,7 +126,7 @@ def wrong_verdicts(programs: Sequence[Known], results: Sequence[Result]) -> list
 
 
 async def subprocess(program: str, stdin: str) -> str:
-    """The baseline: a new interpreter, without any limit."""
+    """Run a new interpreter without any limit: the baseline."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-I", "-S", "-c", program, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
@@ -135,7 +136,7 @@ async def subprocess(program: str, stdin: str) -> str:
 
 @dataclass(frozen=True)
 class Rate:
-    """Programs per second, and CPU milliseconds per program: of the caller, and of all processes."""
+    """Return programs per second, and CPU milliseconds per program of the caller and of all processes."""
 
     per_second: float
     own_ms: float
@@ -166,13 +167,13 @@ async def rate(run: Run, program: tuple[str, str], at_once: int, seconds: float)
 
 
 def cpu_seconds() -> tuple[float, float]:
-    """Of this process, and of it with all that it started, ended or not."""
+    """Return the CPU seconds of this process, and of it with all its child processes, finished or not."""
     own, ended = (sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return own, own + ended + sum(sum(child.cpu_times()[:4]) for child in psutil.Process().children(recursive=True))
 
 
 async def latency(executor: Executor, in_flight: int, count: int) -> tuple[list[float], list[float]]:
-    """Milliseconds of programs from their start to their end, and of their callers, who also wait for a free slot."""
+    """Return the milliseconds of programs, and of their callers, who also wait for a free slot."""
     places = asyncio.Semaphore(in_flight)
     running: list[float] = []
     waited: list[float] = []
@@ -194,7 +195,8 @@ def quantiles(values: list[float]) -> str:
 
 
 async def hanging(executor: Executor, slots: int, count: int) -> tuple[float, float, float]:
-    """Seconds of many short programs alone, beside one that hangs, and those of the one that hangs."""
+    """Return the seconds of many short programs alone, the seconds beside a program that hangs, and those of that
+    program."""
     short = [Known(*PRINT[:1], frozenset({Status.OK}), stdout="1\n")] * count
     started = time.perf_counter()
     await run_all(executor, short, 2 * slots)
@@ -209,7 +211,7 @@ async def hanging(executor: Executor, slots: int, count: int) -> tuple[float, fl
 
 @dataclass(frozen=True)
 class Held:
-    """What this process and its children hold."""
+    """Return the resources that this process and its children hold."""
 
     descriptors: int
     processes: int

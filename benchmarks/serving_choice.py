@@ -77,7 +77,7 @@ def serve(connection: Connection, path: str, core: int) -> None:
 
 
 class Engine:
-    """The other end of `serve`."""
+    """The parent's end of `serve`."""
 
     def __init__(self, path: str, core: int):
         context = get_context("spawn")
@@ -130,14 +130,14 @@ async def parallel(act: Act, chance: random.Random) -> None:
 
 
 async def unequal(act: Act, chance: random.Random) -> None:
-    """Like alternating, with replies of `b` an eighth as long."""
+    """Make alternating sessions in which the replies of `b` are an eighth as long."""
     for _ in range(TURNS):
         await act("a", length(chance, 40))
         await act("b", length(chance, 5))
 
 
 async def roll_out(way: str, engines: Sequence[Engine], work: Workload, sessions: int, rows: int) -> int:
-    """Run the sessions; returns how often the engines changed."""
+    """Run the sessions and return how often the engines changed."""
     of_policy = {"a": engines[0], "b": engines[0 if way == "alone" else 1]}
     changes = 0
 

@@ -43,7 +43,7 @@ from verl_mas.workflow.session import SessionConfig, SessionResult
 from verl_mas.workflows.solver_verifier import SolverVerifier
 
 STEPS = 3
-# What schema 1 did not have.
+# Fields that schema 1 did not have.
 NEW = {"group", "uniform", "tokens"}
 
 
@@ -145,7 +145,7 @@ def advantages_of(records: Sequence[Record], rng: random.Random) -> dict[str, fl
 
 
 def measure(name: str, shape: Shape) -> list[bytes]:
-    """Prints what a step costs; returns its lines."""
+    """Print the cost of a step and return its lines."""
     rng = random.Random(0)
     steps = [shape.sessions(step) for step in range(STEPS)]
     count = sum(map(len, steps))
@@ -179,7 +179,7 @@ def measure(name: str, shape: Shape) -> list[bytes]:
 
 
 def codecs(lines: Sequence[bytes]) -> None:
-    """How the lines of a step compress one by one, and together."""
+    """Compare the compression of a step's lines one by one and together."""
     names = {"gzip 6": lambda data: gzip.compress(data, 6)}
     for level in (1, 3, 9, 15):
         names[f"zstd {level}"] = pyarrow.Codec("zstd", compression_level=level).compress
@@ -194,7 +194,7 @@ def codecs(lines: Sequence[bytes]) -> None:
 
 
 def listing(lines: Sequence[bytes], sessions: int = 20_000) -> None:
-    """The seconds to list many sessions, and to read all of a step."""
+    """Return the seconds to list many sessions, and to read all sessions of a step."""
     with tempfile.TemporaryDirectory() as folder:
         per_step, entries = len(lines), [listed(unpacked(line)) for line in lines]
         for step in range(sessions // per_step):

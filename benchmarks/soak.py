@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def load(mode: str, ahead: int, outstanding: int | None) -> Iterator[str]:
-    """The arguments of a mode, and of so many sessions in flight; each has one act out."""
+    """Return the arguments of a mode with this many sessions in flight, each with one running act."""
     if mode in ASYNCHRONOUS:
         yield f"+mas/mode={mode}"
         yield f"trainer.v1.{mode}.num_warmup_batches={ahead}"
@@ -108,7 +108,7 @@ def start(folder: Path, steps: int, overrides: list[str]) -> subprocess.Popen[by
 
 
 def watch(run: subprocess.Popen[bytes], folder: Path) -> Iterator[Sample]:
-    """A sample of every process after every step."""
+    """Yield a sample of every process after every step."""
     metrics, seen = folder / "metrics.jsonl", 0
     try:
         while run.poll() is None:
@@ -124,7 +124,7 @@ def watch(run: subprocess.Popen[bytes], folder: Path) -> Iterator[Sample]:
 
 
 def processes(root: int, step: int) -> Iterator[Sample]:
-    """A process and all that descend from it."""
+    """Return a process and all its descendants."""
     found = {process.pid: process for process in map(read, Path("/proc").glob("[0-9]*")) if process is not None}
     descends = {root}
     # A child may be read before its parent, so once more for each generation.
@@ -151,7 +151,7 @@ def read(folder: Path) -> Sample | None:
 
 
 def name_of(command: bytes) -> str:
-    """`TaskRunner` of `ray::TaskRunner.run`; the program's name for other processes."""
+    """Return the name of a process: `TaskRunner` for `ray::TaskRunner.run`, else the program's name."""
     words = command.replace(b"\0", b" ").decode(errors="replace").split()
     first = words[0] if words else "?"
     if first.startswith("ray::"):

@@ -38,7 +38,7 @@ def import_seconds() -> float:
 
 
 def start_seconds(folder: Path, letters: Path, team: list[str]) -> float:
-    """From the command to its first rollout. It is ended there."""
+    """Return the seconds from the command to its first rollout, and end the run there."""
     folder.mkdir()
     command = [
         *(sys.executable, "-m", "verl.trainer.main_ppo", "+platform=cpu", "+recipe=first_run/laptop"),
@@ -65,7 +65,7 @@ def start_seconds(folder: Path, letters: Path, team: list[str]) -> float:
 
 
 def first_sampling(folder: Path) -> float | None:
-    """When the first sampling that has ended began. A team writes no progress bar to the console."""
+    """Return when the first finished sampling began, because a team shows no progress bar."""
     events = timeline.read_timeline(folder) if (folder / timeline.FILE).exists() else []
     return next((event.begin for event in events if event.event == timeline.SAMPLE), None)
 

@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def verl_padding(rows: int, data_parallel: int, mini_batch: int, sessions_per_task: int) -> int:
-    """The padding by verl's rule."""
+    """Return the number of padding rows by verl's rule."""
     return -rows % math.lcm(data_parallel, mini_batch * sessions_per_task)
 
 

@@ -46,20 +46,20 @@ class Run:
     timings: list[dict[str, float]]  # of each step: seconds, and as cpu/... CPU seconds; `rest` is without the rollout
 
     def seconds(self, name: str) -> float:
-        """Seconds of the median step."""
+        """Return the seconds of the median step."""
         return statistics.median(timing[name] for timing in self.timings)
 
     def joined(self, other: Run) -> Run:
-        """One run with the steps of both, for medians over all of them."""
+        """Join the steps of two runs, for medians over all of them."""
         return Run(self.folder, self.steps, [*self.timings, *other.timings])
 
     def rows(self) -> dict[str, list[object]]:
-        """Tokens and scores of each step's rows, by the step and the row's key."""
+        """Return the tokens and scores of each step's rows, by step and row key."""
         files = {path.stem: pickle.loads(path.read_bytes()) for path in self.folder.glob("rows/*.pickle")}
         return {f"{step} {key}": row for step, rows in files.items() for key, row in rows.items()}
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Of the checkpoint of the last step: whole models and adapters."""
+        """Read the weights in the last checkpoint: whole models and adapters."""
         checkpoint = self.folder / f"checkpoints/global_step_{self.steps}"
         whole = [torch.load(path, weights_only=False) for path in sorted(checkpoint.glob("*/model_world_size_1_*.pt"))]
         adapters = [load_file(path) for path in sorted(checkpoint.glob("*/adapter_model.safetensors"))]
@@ -104,7 +104,7 @@ def compare(title: str, new: Run, old: Run) -> None:
 
 
 def compare_same_rollout(new: Run, old: Run) -> None:
-    """Where both have sampled the same tokens: the step with the same seconds of the rollout for both."""
+    """If both runs sampled the same tokens, count the same rollout seconds for both."""
     ours, theirs = new.rows(), old.rows()
     same = sum(row == theirs.get(key) for key, row in ours.items())
     ratios = []

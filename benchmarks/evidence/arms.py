@@ -12,7 +12,7 @@ SEEDS = 5
 
 @dataclass(frozen=True)
 class Start:
-    """How tasks and a warmed-up model are created, as the results record it."""
+    """The command that creates tasks and a warmed-up model, as the results record it."""
 
     name: str
     command: tuple[str, ...]
@@ -28,7 +28,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Trial:
-    """What all arms of a task share."""
+    """The settings and metrics that all arms of a task share."""
 
     name: str
     steps: int
@@ -36,7 +36,7 @@ class Trial:
     success: str
     settings: tuple[str, ...]
     controls: Mapping[str, str] = field(default_factory=dict)
-    # The metric of the tokens of an arm that is one of several teams of a run: per session.
+    # Where several teams play in one run: the metric of this team's tokens per session.
     tokens: str = ""
     # The file of held-out tasks that a start has.
     held_out: str = "test.parquet"
@@ -61,7 +61,7 @@ class Training:
     # With `verl_mas`'s CPU platform, or on a GPU.
     on_gpu: bool = False
     seeds: int = SEEDS
-    # The arm whose run has this arm's numbers, too, as several teams play in it.
+    # The arm whose run also has this arm's numbers, because several teams play in that run.
     within: str | None = None
 
     @property
@@ -71,7 +71,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Played:
-    """Who plays a role in an evaluation: a policy that an arm trained. `later`: with the seed after this one."""
+    """A trained policy that plays a role in an evaluation. `later`: the policy is that of the next seed."""
 
     arm: str
     policy: str
@@ -101,7 +101,7 @@ Arm = Training | Evaluation
 
 
 def using(estimator: str, *options: str) -> tuple[str, ...]:
-    """The overrides of an estimator and its options."""
+    """Return the overrides that choose an estimator and its options."""
     return (f"algorithm.adv_estimator={estimator}", *(f"++mas.advantage.{option}" for option in options))
 
 

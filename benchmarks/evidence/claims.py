@@ -26,7 +26,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Claim:
-    """`low` and `high`: between which the number is predicted to lie."""
+    """A prediction: the number lies between `low` and `high`."""
 
     text: str
     number: Number
@@ -35,7 +35,7 @@ class Claim:
     seeds: int = SEEDS
 
     def verdict(self, found: Mean | None) -> str:
-        """Held or refuted if the whole interval says so, once all seeds have run."""
+        """Return "held" or "refuted" if the whole interval says so, once all seeds have run."""
         if found is None:
             return "not yet run"
         if found.half is None or found.seeds < self.seeds:
@@ -60,23 +60,23 @@ def success(arm: Arm, number: Callable[[Run], float] = last) -> Number:
 
 
 def gain(arm: Arm) -> Number:
-    """The last success less the first."""
+    """Return the last success minus the first."""
     return Number(lambda results: results.over_seeds(arm.name, lambda run: last(run) - first(run)), (arm,), "untrained")
 
 
 def gap(arm: Arm, other: Arm, number: Callable[[Run], float] = last) -> Number:
-    """The last success of one arm less that of another, by seed; or another number."""
+    """Return the difference of two arms by seed, in the last success or in another number."""
     return Number(lambda results: _mean(results.paired(arm.name, other.name, number)), (arm, other), f"`{other.name}`")
 
 
 def influence(arm: Arm, shuffled: str = "shuffled") -> Number:
-    """Success less the success when messages are those of other tasks."""
+    """Return the success minus the success with the messages of other tasks."""
     under = control(shuffled)
     return Number(lambda results: results.over_seeds(arm.name, lambda run: last(run) - under(run)), (arm,), shuffled)
 
 
 def interaction(more: tuple[Arm, Arm], less: tuple[Arm, Arm]) -> Number:
-    """How much larger one gap is than another, by seed."""
+    """Return by seed how much larger one gap is than another."""
 
     def found(results: Results) -> Mean | None:
         arms = [results.runs.get(arm.name, {}) for arm in (*more, *less)]

@@ -1,4 +1,5 @@
-"""Worlds whose rewards in training are coin flips: what the same updates do that learn nothing."""
+"""Worlds whose training rewards are coin flips: a control that shows what the same number of updates does without
+anything to learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the best agent without messages reaches, exactly: the floors of split information and of lookup."""
+"""The exact success of the best agent without messages: the floors of split information, lookup and long lists."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _blind(layout: str, size: int, start: int, moves: int, min_distance: int) ->
         starts = [cell for cell, distance in enumerate(far) if distance is not None and distance >= min_distance]
         if start in starts:
             likely[goal] = 1 / len(starts)
-    # All (cell, cells seen) that a walk can have after each move.
+    # After each move, all pairs (cell, cells seen) that a walk can have.
     walks = {(start, frozenset([start]))}
     for _ in range(moves):
         walks = {(to, seen | {to}) for cell, seen in walks for to in table[cell].values()}
@@ -56,7 +56,7 @@ def floor_of_lookup(shards: int, keys: int) -> Fraction:
     by_itself = Fraction(size - 2 * keys, others - 2) if shards > 2 else Fraction(0)
     right = Fraction(0)
     for chains in range(1, keys + 1):
-        # Of the ways to place the symbols of the shard in the cycle, those in which they make so many chains.
+        # The share of placements of the shard's symbols in the cycle that make this many chains.
         share = Fraction(size * comb(keys - 1, chains - 1) * comb(others - 1, chains - 1), chains * comb(size, keys))
         question_ends_a_chain = chains * (by_itself if chains == 1 else 1)
         right += share * (chains + question_ends_a_chain + others - chains) / size

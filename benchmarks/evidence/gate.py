@@ -24,7 +24,7 @@ from benchmarks.evidence.intervals import STUDENT
 from benchmarks.evidence.matrix import ARMS, TASKS
 from benchmarks.evidence.runs import RESULTS, RUNS, Runner
 
-# Of each, two runs: 2 to 12 minutes a run on two cores.
+# Each arm runs twice; a run takes 2 to 12 minutes on two cores.
 GATED = tuple(arm.name for task in TASKS.values() for arm in task.gated)
 # The arms that the last call missed: what a bisection has to run.
 MISSED = RUNS / "missed.txt"
@@ -39,13 +39,13 @@ def numbers(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 def lowest(stored: Sequence[float]) -> float:
-    """Of a new run."""
+    """Return the numbers of a new run."""
     deviation = max(LEAST_DEVIATION, statistics.stdev(stored))
     return statistics.fmean(stored) - STUDENT[len(stored) - 2] * deviation * (1 / len(stored) + 1) ** 0.5
 
 
 def below(arm: str, stored: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Prints each number; those below their bands are returned."""
+    """Print each number and return those below their bands."""
     measured, known, wrong = list(map(numbers, new)), list(map(numbers, stored)), []
     for name in known[0]:
         value, bound = max(one[name] for one in measured), lowest([one[name] for one in known])

@@ -16,7 +16,7 @@ MIN_STEPS = 5
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over seeds with half the width of its 95 % interval; one seed has none."""
+    """A mean over seeds, with half the width of its 95 % interval. One seed has no interval."""
 
     value: float
     half: float | None
@@ -34,7 +34,7 @@ def mean(values: Sequence[float]) -> Mean:
 
 
 def factor(ratios: Sequence[float]) -> str:
-    """The geometric mean with its 95 % interval."""
+    """Return the geometric mean with its 95 % interval."""
     found = mean([math.log(ratio) for ratio in ratios])
     text = f"{math.exp(found.value):.2f}"
     if found.half is None:
@@ -43,7 +43,7 @@ def factor(ratios: Sequence[float]) -> str:
 
 
 def spikes(norms: Sequence[float]) -> float:
-    """The share of steps above three times the median of the steps before them."""
+    """Return the share of steps above three times the median of the steps before them."""
     later = range(MIN_STEPS, len(norms))
     if not later:
         return 0.0

@@ -44,13 +44,13 @@ ARMS: Mapping[str, Arm] = {arm.name: arm for task in TASKS.values() for arm in t
 
 
 def pieces() -> list[Piece]:
-    """The most important first, within a task."""
+    """Return all pieces. Within a task, the most important piece comes first."""
     found = (by_seeds(*group.arms) for task in TASKS.values() for group in task.groups)
     return list(dict.fromkeys(chain.from_iterable(found)))
 
 
 def named(names: Sequence[str]) -> Iterator[Arm]:
-    """The arms of tasks and groups, and arms, by name."""
+    """Yield the arms that the names of tasks, groups and arms stand for."""
     groups = {group.name: group.arms for task in TASKS.values() for group in task.groups}
     known = {**{name: (arm,) for name, arm in ARMS.items()}, **groups, **{n: t.arms for n, t in TASKS.items()}}
     for name in names:
@@ -60,6 +60,6 @@ def named(names: Sequence[str]) -> Iterator[Arm]:
 
 
 def needs(piece: Piece) -> list[Piece]:
-    """The runs whose weights a piece evaluates."""
+    """Return the runs whose weights a piece evaluates."""
     played = getattr(piece.arm, "roles", {}).values()
     return list(dict.fromkeys(Piece(ARMS[one.arm], piece.partner(one)) for one in played))

@@ -1,4 +1,4 @@
-"""Where runs take place: each in a cluster of its own, or one after the other in clusters that are kept.
+"""Ray clusters for the runs: a new cluster per run, or kept clusters in which runs follow each other.
 
 A run of a tiny model spends as long on starting Python and Ray as on training.
 """
@@ -20,7 +20,7 @@ class Place(Protocol):
     def python(self) -> str: ...
 
     def joined(self, environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-        """The environment and further overrides of a run that takes place here."""
+        """Return the environment and the further overrides of a run in this cluster."""
         ...
 
 
@@ -34,7 +34,8 @@ class Alone:
 
 
 class Places:
-    """Without `count`, every run is alone; else there are so many clusters, each with one run at a time."""
+    """Without `count`, every run has its own cluster. With it, there are `count` clusters, each with one run at a
+    time."""
 
     def __init__(self, count: int = 0):
         self._count, self._stack = count, ExitStack()

@@ -40,7 +40,7 @@ KEPT = (
 )
 # Modules with data sets that only the evidence has.
 OWN = {"OMP_NUM_THREADS": "1"}
-# The modules that register what only the evidence starts from.
+# The modules that register the data sets of the evidence.
 DATA_SETS = tuple(f"benchmarks.evidence.{name}" for name in ("long_list", "offers", "peer_starts", "world_starts"))
 
 
@@ -62,7 +62,7 @@ def finished(piece: Piece) -> bool:
 
 
 def settings_of(arm: Arm) -> list[str]:
-    """The settings that determine an arm's results, besides the seed; without the path of this checkout."""
+    """Return the settings that, beside the seed, determine an arm's results, without the path of this checkout."""
     common = (*arm.start.command, f"+mas={arm.workflow}", *arm.trial.settings)
     if isinstance(arm, Training):
         return [setting.replace(f"{ROOT}/", "") for setting in (*common, *arm.overrides)]
@@ -73,7 +73,7 @@ def settings_of(arm: Arm) -> list[str]:
 
 
 def usable(piece: Piece) -> bool:
-    """Whether pieces that need this one can run. A result from the repository has no checkpoint."""
+    """Return whether the pieces that need this one can run. A result from the repository has no checkpoint."""
     return finished(piece) and checkpoint_of(piece).exists()
 
 
@@ -108,7 +108,7 @@ class Runner:
         return {"seconds": seconds, **numbers(arm.trial, steps)}
 
     def _train_within(self, piece: Piece, arm: Training, other: str) -> dict[str, Any]:
-        """The numbers of an arm that plays in the run of another arm, which counts the seconds."""
+        """Return the numbers of an arm that plays in another arm's run. The seconds count for the other arm."""
         run = Piece(ARMS[other], piece.seed)
         metrics = RUNS / run.key / "metrics.jsonl"
         if not (finished(run) and metrics.exists()):
@@ -125,7 +125,7 @@ class Runner:
         return {"seconds": seconds, **validated(arm.trial, steps)}
 
     def _main_ppo(self, piece: Piece, start: Path, overrides: Sequence[str]) -> tuple[list[Step], int]:
-        """The logged steps of the run, and its duration in seconds."""
+        """Return the logged steps of the run and its duration in seconds."""
         folder = RUNS / piece.key
         folder.mkdir(parents=True, exist_ok=True)
         metrics = folder / "metrics.jsonl"
@@ -148,7 +148,7 @@ class Runner:
             return read_steps(metrics), round(time.time() - began)
 
     def _start(self, start: Start, seed: int) -> Path:
-        """Tasks and the warmed-up model, the same for all arms of a seed and start."""
+        """Make the tasks and the warmed-up model, which all arms with the same seed and start share."""
         folder = RUNS / f"start-{start.name}-{seed}"
         done = folder / "done"
         with self._locks[folder]:
@@ -184,7 +184,7 @@ class Runner:
 
 
 def _forget(piece: Piece) -> None:
-    """Delete the results of an earlier run of this piece: its weights, and their evaluations."""
+    """Delete an earlier run of this piece: its weights, and the results of their evaluations."""
     shutil.rmtree(RUNS / piece.key, ignore_errors=True)
     for arm in ARMS.values():
         for seed in range(arm.seeds):
@@ -193,7 +193,7 @@ def _forget(piece: Piece) -> None:
 
 
 def weights(trial: Trial, models: Mapping[str, Path], start: Path) -> tuple[str, ...]:
-    """The overrides of a validation in which each role has the weights in a folder."""
+    """Return the overrides of a validation in which each role loads its weights from a folder."""
     paths = ", ".join(f"{role}: {{overrides: {{model: {{path: {path}}}}}}}" for role, path in models.items())
     return (
         f"actor_rollout_ref.model.path={start}/model",
@@ -204,7 +204,7 @@ def weights(trial: Trial, models: Mapping[str, Path], start: Path) -> tuple[str,
 
 
 def validated(trial: Trial, steps: Sequence[Step]) -> dict[str, Any]:
-    """The share of held-out tasks solved, by step, and the same of each control."""
+    """Return the share of solved held-out tasks by step, and the same for each control."""
     by_step = {name: _by_step(steps, key) for name, key in trial.controls.items()}
     return {"success": _by_step(steps, trial.success), **({"controls": by_step} if by_step else {})}
 
@@ -215,7 +215,7 @@ def _by_step(steps: Sequence[Step], key: str) -> dict[str, float]:
 
 
 def numbers(trial: Trial, steps: Sequence[Step]) -> dict[str, Any]:
-    """Success by step, and the stored metrics: one value per step, null if the step did not log it."""
+    """Return the success by step and the stored metrics: one value per step, null if the step did not log it."""
     trained = [step for step in steps if step.number > 0]
     if [step.number for step in trained] != [*range(1, trial.steps + 1)]:
         raise ValueError(f"a run of {trial.steps} steps logged {[step.number for step in trained]}")

@@ -14,7 +14,7 @@ Test = Callable[[Piece], bool]
 
 
 def next_piece(matrix: Iterable[Piece], busy: Iterable[Piece], finished: Test, usable: Test) -> Piece | None:
-    """The first piece that is neither finished nor running; if it needs another piece, that one first."""
+    """Return the first piece that is neither finished nor running, or the piece that it still needs."""
     running = set(busy)
     for piece in matrix:
         if finished(piece) or piece in running:

@@ -21,7 +21,7 @@ SIGNALS = ("signal_share", "inflation")
 
 @dataclass(frozen=True)
 class Results:
-    """The runs of every arm, by seed."""
+    """The runs of every arm by seed."""
 
     runs: dict[str, dict[int, Run]]
 
@@ -37,12 +37,12 @@ class Results:
         return [run for _, run in sorted(self.runs.get(arm, {}).items())]
 
     def paired(self, arm: str, other: str, number: Callable[[Run], float] | None = None) -> list[float]:
-        """A number of `arm` minus that of `other`, per seed; of the last success, unless said."""
+        """Return a number of `arm` minus that of `other`, per seed. The default number is the last success."""
         mine, theirs, number = self.runs.get(arm, {}), self.runs.get(other, {}), number or last
         return [number(mine[seed]) - number(theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
 
     def hours(self, arms: Iterable[str]) -> float:
-        """The duration of all runs of these arms."""
+        """Return the hours of all runs of these arms."""
         return sum(run.get("seconds", 0) for arm in arms for run in self.of(arm)) / 3600
 
     def over_seeds(self, arm: str, number: Callable[[Run], float]) -> Mean | None:
@@ -59,12 +59,12 @@ def last(run: Run) -> float:
 
 
 def control(name: str) -> Callable[[Run], float]:
-    """The last success under a control."""
+    """Return the last success under a control."""
     return lambda run: list(run["controls"][name].values())[-1]
 
 
 def in_training(name: str) -> Callable[[Run], float]:
-    """The mean over all steps of a number in `Outcome.info`."""
+    """Return the mean over all steps of a number in `Outcome.info`."""
     return _over_steps(f"session/{name}/mean")
 
 
@@ -73,7 +73,7 @@ def replies(run: Run) -> float:
 
 
 def tokens(run: Run) -> float:
-    """All tokens that were generated for training, those of probes included."""
+    """Return the number of tokens generated for training, including those of probes."""
     return sum(run["series"]["session/generated_tokens"])
 
 
@@ -111,7 +111,7 @@ def learning(results: Results, arms: Sequence[Arm], base: str, controls: Sequenc
 
 
 def _untrained(runs: Sequence[Run]) -> Mean | str:
-    """The first success of the runs that validated before their first step."""
+    """Return the first success of the runs that validated before their first step."""
     validated = [first(run) for run in runs if "0" in run["success"]]
     return mean(validated) if validated else ""
 

@@ -46,18 +46,18 @@ class UnevenClues(SplitClues):
 
 @estimator(compares_sessions=True, weighting="per_session")
 def scaled_team_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
-    """team_grpo, with the sender's scores scaled."""
+    """Compute `team_grpo` with the sender's scores scaled."""
     return ESTIMATORS["team_grpo"].function(scaled(batch), options)
 
 
 @estimator(compares_sessions=True)
 def scaled_agent_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
-    """agent_grpo, with the sender's scores scaled: the same advantages."""
+    """Compute `agent_grpo` with the sender's scores scaled, which gives the same advantages."""
     return ESTIMATORS["agent_grpo"].function(scaled(batch), options)
 
 
 def scaled(batch: AdvantageInput) -> AdvantageInput:
-    """The sender's scores times `FACTOR` about their mean in the task, which stays where it is: no offset."""
+    """Multiply the sender's scores by `FACTOR` about their mean in the task, so that the mean does not change."""
     own = batch.partition("task", "agent")
     centred = moments(batch.scores.double(), own, "population")[0]
     agents = batch.codes("agent")

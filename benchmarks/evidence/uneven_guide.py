@@ -7,7 +7,7 @@ from verl_mas.workflow import Reply
 
 
 class UnevenGuide(GuideDriver):
-    """`offset` is that reward."""
+    """Split-view Plan-Path in which the guide's own reward is `offset`."""
 
     offset: float = 0.0
 

@@ -19,13 +19,13 @@ from statistics import fmean
 from verl_mas.results.sessions.reader import read_sessions
 from verl_mas.run_folder.records import Record
 
-# Task, step, agent, instance and turn.
+# Key: task, step, agent, instance and turn.
 Place = tuple[str, int, str, int, int]
 
 
 @dataclass(frozen=True)
 class Variance:
-    """The parts of the variance of a score on one task and turn, averaged over tasks and turns."""
+    """The parts of a score's variance on one task and turn, averaged over tasks and turns."""
 
     between: float
     within: float
@@ -33,7 +33,8 @@ class Variance:
 
     @property
     def share(self) -> float | None:
-        """Between histories / total. None where nothing varies. Unbiased parts may make it slightly negative."""
+        """The variance between histories divided by the total; None if nothing varies. It can be slightly negative,
+        because both parts are unbiased."""
         total = self.between + self.within
         return self.between / total if total > 0 else None
 
@@ -43,7 +44,7 @@ class Variance:
 
 
 def variance(sessions: Iterable[Record], agent: str | None = None) -> Variance:
-    """Of the scores of the candidates of all agents, or of one."""
+    """Split the variance of the candidates' scores, of all agents or of one."""
     groups: dict[Place, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for session in sessions:
         for act in session["acts"]:
@@ -58,7 +59,8 @@ def variance(sessions: Iterable[Record], agent: str | None = None) -> Variance:
 
 
 def components(histories: Sequence[Sequence[float]]) -> tuple[float, float] | None:
-    """The variance between and within histories, both unbiased; None without two histories and two scores of one."""
+    """Return the unbiased variances between and within histories. None without two histories, or without two scores of
+    one history."""
     sizes = [len(scores) for scores in histories]
     count, spare = sum(sizes), sum(sizes) - len(sizes)
     if len(histories) < 2 or not spare:

@@ -23,7 +23,7 @@ load_module(str(ROOT / "recipes/folded/pages.py"), "the starts of recipes")
 
 
 def prisoners(options: Options, noise: float, rng: random.Random) -> Iterator[Lesson]:
-    """They greet, and cooperate or defect at random."""
+    """An expert that greets, and cooperates or defects at random."""
     _, kind, name = find("textarena/IteratedPrisonersDilemma-v0")
     while True:
         episode = kind(Setup(name, rng.getrandbits(30), options, compact=True))
@@ -73,7 +73,7 @@ LESSONS: Mapping[str, Callable[[Options, float, random.Random], Iterator[Lesson]
 
 @DATA_SETS.register("world_start")
 class WorldStart(Generated):
-    """As `verl-mas data self_play`, with lessons of this module."""
+    """The data set of `verl-mas data self_play`, with the lessons of this module."""
 
     warm_up = WarmUp(steps=300, lessons=20_000)
     rows = (512, 128)

@@ -1,4 +1,4 @@
-"""The account of every card: applies events, at given sizes, and says of each whether it can be."""
+"""The account of every card: it applies events at given sizes and says whether each event is possible."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Account:
         self._cards: dict[str, dict[Holder, _Process]] = {}
 
     def add(self, event: Event) -> Entry | None:
-        """None if the event is of no card."""
+        """Apply an event and return the card after it; None if the event belongs to no card."""
         if event.holder is None:
             self._phase = event.what
             return None
@@ -93,7 +93,7 @@ def _used(card: Mapping[Holder, _Process]) -> float:
 
 
 def accounted(events: Iterable[Event], sizes: Sizes) -> list[Entry]:
-    """The cards after every event."""
+    """Yield the card after every event."""
     account = Account(sizes)
     return [entry for event in events if (entry := account.add(event))]
 
@@ -104,7 +104,8 @@ def require(entry: Entry) -> None:
 
 
 def peaks(entries: Iterable[Entry]) -> dict[tuple[str, str | None], float]:
-    """The fullest card by phase and policy; by phase, under None. A sync ends when the engine takes its KV cache."""
+    """Return the fullest card by phase and policy, and by phase under None. A sync ends when the engine takes its KV
+    cache."""
     found: dict[tuple[str, str | None], float] = {}
     for entry in entries:
         assert entry.event.holder is not None

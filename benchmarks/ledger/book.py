@@ -26,7 +26,7 @@ class Book:
         return cls(Path(os.environ[FILE]), read_sizes(Path(os.environ[SIZES])))
 
     def write(self, event: Event) -> None:
-        """Raises Refused. The file has the event then, too."""
+        """Write an event. If it does not fit, raise Refused; the file has the event in any case."""
         with self._path.open("a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             self._catch_up(file.fileno())
@@ -45,7 +45,7 @@ class Book:
         return card
 
     def _catch_up(self, file: int) -> None:
-        """What other processes wrote."""
+        """Read the events that other processes have written."""
         os.lseek(file, self._read, os.SEEK_SET)
         data = b"".join(iter(lambda: os.read(file, 1 << 20), b""))
         self._read += len(data)

@@ -1,4 +1,5 @@
-"""The embedded engine's server, with what verl's engines hold when they start, sleep, wake up and generate."""
+"""The embedded engine's server, which reports the memory that verl's engines hold when they start, sleep, wake up and
+generate."""
 
 from __future__ import annotations
 

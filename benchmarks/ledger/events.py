@@ -1,4 +1,4 @@
-"""What a process takes and frees, in the order in which it happens."""
+"""The events by which a process takes and frees memory, in their order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-# What a training process holds on its card.
+# Memory of a training process on its card.
 CONTEXT = "context"  # of CUDA; also of an engine, with its graphs
 SHARDS = "shards"  # its part of the float32 weights
 GRADIENTS = "gradients"
@@ -15,7 +15,7 @@ OPTIMIZER_STEP = "optimizer step"  # what Adam needs while it steps
 UPDATE_BATCH = "update batch"  # activations, logits and gathered layers of a micro batch
 SCORE_BATCH = "score batch"  # the same, without gradients
 BUCKET = "bucket"  # weights on their way to the engine
-# What an engine holds.
+# Memory of an engine.
 WEIGHTS = "weights"
 KV = "kv cache"
 

@@ -19,7 +19,7 @@ class PlatformLedger(PlatformCPU):
 
     @property
     def vendor_name(self) -> str:
-        """For which verl then finds our training engine."""
+        """The device name for which verl finds our training engine."""
         return "ledger"
 
     @property

@@ -1,4 +1,4 @@
-"""The training process that this is, and its reports."""
+"""The identity of this training process, and its reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Process:
 
 
 def join(holder: Holder, card: str) -> None:
-    """From now on this process reports."""
+    """Let this process report from now on."""
     if _Process.holder is None:
         _Process.book, _Process.holder, _Process.card = Book.of_this_run(), holder, card
         report("join", CONTEXT)

@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Shape:
-    """What decides the order of the events on a card."""
+    """The settings that decide the order of the events on a card."""
 
     policies: int
     phases: bool
@@ -46,12 +46,13 @@ RUNS: dict[str, dict[str, Shape]] = {
 
 
 def names(pool: str, shape: Shape) -> list[str]:
-    """Of the policies on a pool."""
+    """Return the shape of the policies on a pool."""
     return [f"{pool}_{i}" for i in range(shape.policies)]
 
 
 def arguments(run: str) -> list[str]:
-    """Of `python -m verl.trainer.main_ppo +platform=cpu +recipe=first_run/laptop`, on data and a model of `letters`."""
+    """Return the arguments of `python -m verl.trainer.main_ppo +platform=cpu +recipe=first_run/laptop` on the data and
+    the model of `letters`."""
     pools = RUNS[run]
     policies = {name: pool for pool, shape in pools.items() for name in names(pool, shape)}
     return [
@@ -67,7 +68,7 @@ def arguments(run: str) -> list[str]:
         *("algorithm.adv_estimator=agent_grpo", "actor_rollout_ref.rollout.free_cache_engine=true"),
         *("data.train_batch_size=4", "data.max_prompt_length=128", "actor_rollout_ref.rollout.n=2"),
         *("actor_rollout_ref.actor.ppo_mini_batch_size=4", "mas.updates_per_step=2"),
-        # A save moves the model, so one step is without.
+        # A save moves the model, so one step has no save.
         *("trainer.total_training_steps=2", "trainer.save_freq=2", "trainer.test_freq=-1"),
     ]
 
@@ -77,7 +78,7 @@ def _pool(shape: Shape) -> str:
 
 
 def environment(folder: Path, sizes: Sizes) -> dict[str, str]:
-    """Of a run that writes its ledger to the folder."""
+    """Return the environment of a run that writes its ledger to the folder."""
     write_sizes(folder / "sizes.pickle", sizes)
     return {
         "VERL_USE_EXTERNAL_MODULES": "ledger.hooks",
@@ -88,7 +89,7 @@ def environment(folder: Path, sizes: Sizes) -> dict[str, str]:
 
 
 def recorded(folder: Path, run: str) -> dict[Shape, list[Event]]:
-    """The events of every pool of a run that has ended. The policies are numbered."""
+    """Read the events of every pool of a finished run. Policies are numbered."""
     events = read_events(folder / "events.jsonl")
     return {shape: [_numbered(e, names(pool, shape)) for e in _of(pool, events)] for pool, shape in RUNS[run].items()}
 

@@ -1,4 +1,4 @@
-"""The sizes of single things, by the formulas of `verl_mas.planning`. Bytes per card."""
+"""The size of each event in bytes per card, by the formulas of `verl_mas.planning`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from verl_mas.planning.load import Policy
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the policies of a run."""
+    """Return the sizes for the policies of a run."""
 
     card: float
     policies: Mapping[str, Policy]
@@ -50,7 +50,7 @@ class Sizes:
         }
 
     def engine(self, name: str, free: float) -> dict[str, float]:
-        """Of an engine that starts when so much of the card is free."""
+        """Return the sizes of an engine that starts when this much of the card is free."""
         policy = self.policies[name]
         return {
             CONTEXT: sum(serving.beside(policy).values()),
@@ -59,7 +59,7 @@ class Sizes:
         }
 
     def cannot_start(self, name: str, free: float) -> str:
-        """Why an engine does not start when so much of the card is free; empty if it does."""
+        """Return why an engine does not start when this much of the card is free; empty if it starts."""
         served = self.policies[name]
         if not served.memory.of_free and served.fraction is not None and served.fraction * self.card > free:
             return f"it takes {served.fraction} of the card, and less is free"

@@ -6,7 +6,7 @@ from verl_mas.workflow import Outcome, Task, Team, Workflow
 
 
 class Chain(Workflow):
-    """So many agents, each of whom acts once: every policy has rows."""
+    """A number of agents that act once each, so that every policy has rows."""
 
     length: int = 1
 

@@ -1,4 +1,4 @@
-"""What a training process holds. verl's own code decides when it moves the model and the optimiser."""
+"""The memory of a training process. verl's own code decides when it moves the model and the optimiser."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def load_fsdp_model_to_gpu(model: Any) -> None:
 
 
 def offload_fsdp_model_to_cpu(model: Any) -> None:
-    """As verl's, which empties the cache afterwards."""
+    """Report verl's move, which empties the cache afterwards."""
     from verl.utils.device import get_torch_device
 
     report("offload model", free=(SHARDS,))
@@ -86,6 +86,6 @@ def load_fsdp_optimizer(optimizer: Any, device_id: str) -> None:
 
 
 def offload_fsdp_optimizer(optimizer: Any) -> None:
-    """As verl's, which does not empty the cache."""
+    """Report verl's move, which does not empty the cache."""
     if optimizer.state:
         report("offload optimizer", free=(ADAM,))

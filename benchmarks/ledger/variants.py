@@ -22,7 +22,7 @@ from verl_mas.planning.model import size_of
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 PHASES, TOGETHER = (f"++mas.pools.shared.serving={way}" for way in ("phases", "together"))
-# How the names begin of parts of recipes, and of recipes for the CPU.
+# Prefixes of the names of recipe parts, and of recipes for the CPU.
 NOT_FOR_GPUS = ("common", "roles", "laptop")
 # The recorded runs have no policy that is not trained.
 FROZEN = ("self_play/qwen3",)
@@ -87,7 +87,8 @@ def team(*arguments: str) -> Team:
 
 
 def sizes_of(run: str, **changed: tuple[str, ...]) -> Sizes:
-    """Of a recorded run, by its own names. `changed`: the commands of other teams for some of its pools."""
+    """Return the policies of a recorded run by its own names. `changed`: commands of other teams for some of its
+    pools."""
     policies: dict[str, Policy] = {}
     for pool, shape in RUNS[run].items():
         chosen = team(*(changed.get(pool) or RECORDED[pool]))

@@ -36,14 +36,14 @@ LIMIT_S = 1800
 
 @dataclass
 class Processes:
-    """What a command and all that it starts have used."""
+    """The resources that a command and its child processes have used."""
 
     root: psutil.Process
     cpu: dict[int, float] = field(default_factory=dict)  # by process, also of those that have ended
     peak_gb: float = 0.0
 
     def sample(self) -> float:
-        """CPU seconds so far."""
+        """Return the CPU seconds used so far."""
         held = 0
         for process in [self.root, *self.root.children(recursive=True)]:
             try:
@@ -122,7 +122,7 @@ def measure(command: Sequence[str], folder: Path) -> Run:
 
 
 def _steps(processes: Processes, log: Path, began: float) -> Iterator[tuple[float, float, int]]:
-    """For each step: seconds since the command, CPU seconds so far, tokens sampled."""
+    """Return for each step: seconds since the command, CPU seconds so far, tokens sampled."""
     seen = 0
     while time.time() - began < LIMIT_S:
         running = processes.root.poll() is None

@@ -20,7 +20,7 @@ PLACES = "river forest".split()
 
 
 def questions() -> list[str]:
-    """Enough for all steps, none twice."""
+    """Return enough prompts for all steps, none of them twice."""
     stories = [
         f"Tell me a long story about a {animal} that lives near a {place}." for animal in ANIMALS for place in PLACES
     ]
@@ -28,12 +28,12 @@ def questions() -> list[str]:
 
 
 def score(reply: str) -> float:
-    """The share of vowels: sampled replies differ in it."""
+    """Return the share of vowels, in which sampled replies differ."""
     return sum(letter in "aeiou" for letter in reply) / max(len(reply), 1)
 
 
 def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: object = None) -> float:
-    """The same, as verl calls it."""
+    """Return the same reward, with the signature that verl calls."""
     return score(solution_str)
 
 

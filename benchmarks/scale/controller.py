@@ -32,7 +32,7 @@ class Patched(CONTROLLER):  # type: ignore[misc,valid-type]
     """The controller with two changes proposed to TransferQueue: capacity that doubles, and indexes in a deque."""
 
     def create_partition(self, partition_id: str) -> bool:
-        # Of every `take` the list moves all that stay.
+        # At every `take`, the list moves all entries that stay.
         if not isinstance(self.index_manager.reusable_indexes, Reusable):
             self.index_manager.reusable_indexes = Reusable()
         module.DataPartitionStatus.ensure_samples_capacity = _doubling
@@ -41,7 +41,7 @@ class Patched(CONTROLLER):  # type: ignore[misc,valid-type]
 
 
 class Reusable(deque[int]):
-    """The front is taken in the time of what is taken."""
+    """Take from the front in time proportional to what is taken."""
 
     def __getitem__(self, place: slice) -> list[int]:  # type: ignore[override]
         return [super(Reusable, self).__getitem__(i) for i in range(place.stop)]
@@ -69,7 +69,8 @@ def tasks(rows: int) -> Iterator[data_plane.Rows]:
 
 
 def step(rows: int, made: Queue) -> dict[str, float]:
-    """Controller seconds of each part, per row but for a look; and of the driver for a look."""
+    """Return the controller's seconds per row for each part and per call for a look, and the driver's seconds for a
+    look."""
     written = {SCORES: torch.zeros(TASK, 1)}
     found: dict[str, float] = {}
     uids = [f"1-{task}" for task in range(rows // TASK)]

@@ -1,4 +1,4 @@
-"""What is common to the benchmarks of scale: processor time by owner, memory, and how fast a curve grows."""
+"""Common code of the benchmarks of scale: processor time by owner, memory, and the exponent of a curve."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MIB = 2**20
 
 
 def exponent(curve: Mapping[int, float]) -> float:
-    """Of a power law: the slope of the values over the sizes, both as logarithms."""
+    """Return the exponent of a power law: the slope of the logarithm of the values over that of the sizes."""
     points = [(math.log(size), math.log(value)) for size, value in curve.items() if value > 0]
     return linear_regression(*zip(*points, strict=True)).slope if len(points) > 1 else math.nan
 
 
 def show(title: str, rows: Mapping[str, Mapping[int, float]], note: str = "") -> None:
-    """A table of curves by size, each with its exponent."""
+    """Format curves by size as a table, each with its exponent."""
     sizes = list(dict.fromkeys(size for curve in rows.values() for size in curve))
     lines = [title, f"{'':42}" + "".join(f"{size:>11,}" for size in sizes) + "   exponent"]
     for name, curve in rows.items():
@@ -44,18 +44,18 @@ def ratio(what: str, new: float, baseline: str, old: float, limit: float | None 
 
 
 def sizes(text: str) -> list[int]:
-    """`1k,4k` as numbers."""
+    """Read `1k,4k` as numbers."""
     return [int(part.removesuffix("k")) * (1024 if part.endswith("k") else 1) for part in text.split(",")]
 
 
 def memory(pid: int | str = "self") -> float:
-    """MiB of a process that are its own."""
+    """Return the private memory of a process in MiB."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("RssAnon:")[2].split()[0]) / 1024
 
 
 def processor_seconds(pid: int) -> float:
-    """Of all its threads."""
+    """Return the processor seconds of all its threads."""
     return sum(int(file.read_text().split()[0]) for file in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
@@ -82,7 +82,7 @@ class Owners:
             self._stack.pop()
 
     def take(self) -> dict[str, float]:
-        """Since the last call."""
+        """Return the processor seconds by owner since the last call."""
         self._turn()
         taken, self.seconds = self.seconds, defaultdict(float)
         return taken

@@ -161,7 +161,7 @@ class Driver(MasTrainer):
         """The engines only wait."""
 
     def one_step(self, tasks: int) -> dict[str, float]:
-        """As verl's `fit` runs it."""
+        """Run a step as verl's `fit` does."""
         self.config.data.train_batch_size = tasks
         self.train_dataloader_it = iter(
             [{row.RAW_PROMPT: np.array([[{"role": "user", "content": "q"}]] * tasks, dtype=object)}]

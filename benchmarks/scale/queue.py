@@ -44,7 +44,7 @@ class Part:
         return memory(self.pid) - self._before
 
     def take(self) -> float:
-        """Processor seconds since the last call."""
+        """Return the processor seconds since the last call."""
         now = processor_seconds(self.pid)
         used, self._used = now - self._used, now
         return used
@@ -78,7 +78,7 @@ class Queue:
         self.client = _maybe_create_tq_client(OmegaConf.create(config, flags={"allow_objects": True}))
 
     def take(self) -> dict[str, float]:
-        """Processor seconds by part, and bytes moved, since the last call."""
+        """Return the processor seconds by part and the bytes moved since the last call."""
         moved, self.moved = self.moved, 0
         storage = sum(unit.take() for unit in self.units)
         return {"controller": self.controller.take(), "storage": storage, "bytes": moved}

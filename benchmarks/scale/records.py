@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def played() -> list[SessionResult]:
-    """Sessions with texts of Python's library, none of which is there twice."""
+    """Make sessions with texts from Python's library, no text twice."""
     text = "".join(path.read_text() for path in sorted(Path(sysconfig.get_path("stdlib")).glob("[a-d]*.py")))
     places = iter(range(0, len(text), REPLY))
 

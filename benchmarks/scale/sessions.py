@@ -58,7 +58,7 @@ def tokenizer_of() -> PreTrainedTokenizerFast:
 
 
 class Engines:
-    """All servers of all policies: they wait, and reply with random tokens."""
+    """A stand-in for all servers of all policies: it waits, then replies with random tokens."""
 
     def __init__(self, loop: SimulatedLoop, vocabulary: int, act_s: Callable[[bool], float] | None):
         self.loop, self.vocabulary, self.act_s = loop, vocabulary, act_s
@@ -99,7 +99,7 @@ class Client(LLMServerClient):  # type: ignore[misc]
         return request_id, SimpleNamespace(generate=SimpleNamespace(remote=_named(self.engines, request_id)))
 
     def _release_server(self, server_id: str, request_id: str | None = None) -> None:
-        """Engines serve as many as there are."""
+        """Return this server for every request: engines serve any number of requests."""
 
 
 def _named(engines: Engines, request_id: str) -> Callable[..., Any]:
@@ -131,7 +131,7 @@ class Rollout:
         self.first_row = 0.0
 
     async def play(self, prompt: int) -> float:
-        """Until all sessions have ended; returns the seconds. `prompt`: tokens of a task's question."""
+        """Run until all sessions have ended and return the seconds. `prompt`: tokens of a task's question."""
         text = LIBRARY[: round(prompt * 3.6)]
         begin = self.loop.time()
         heart = asyncio.ensure_future(self._beat())
@@ -156,7 +156,7 @@ class Rollout:
 
 
 def simulated(work: Callable[[SimulatedLoop], Any]) -> Any:
-    """The result of `work(loop)` in a loop whose waits are skipped, also to the clocks of acts and sessions."""
+    """Return the result of `work(loop)` in a loop that skips waits, which the clocks of acts and sessions follow."""
     loop = SimulatedLoop()
     asyncio.set_event_loop(loop)
     watched = {name: loop.waited_for(getattr(tq, name)) for name in ("async_kv_put", "async_kv_batch_put")}
@@ -208,7 +208,7 @@ def rollout(run: Run, made: Queue, sessions: int, prompt: int) -> dict[str, floa
 
 
 def waiting(run: Run, sessions: int, prompt: int) -> float:
-    """kB of a session that waits in its second act, with the memory of its first one."""
+    """Return the kB of a session that waits in its second act, including the memory of its first act."""
     with tempfile.TemporaryDirectory() as folder:
 
         async def work(loop: SimulatedLoop) -> float:
@@ -226,7 +226,7 @@ def waiting(run: Run, sessions: int, prompt: int) -> float:
 
 
 def resident() -> float:
-    """MiB that are in use, without what the allocator keeps."""
+    """Return the MiB in use, without what the allocator keeps."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     return memory()

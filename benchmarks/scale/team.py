@@ -64,7 +64,7 @@ def tags_of(number: int, response: int = 1, policies: int = 8, prompt: int = 8) 
 
 
 def composed(policies: int, *overrides: str) -> DictConfig:
-    """The configuration of a run of the team, on a CPU."""
+    """Return the configuration of a run of the team on a CPU."""
     names = [f"p{number}" for number in range(policies)]
     agents = ",".join(f"{agent}:{{policy:{names[number % policies]}}}" for number, agent in enumerate(AGENTS))
     return compose(

@@ -13,11 +13,11 @@ from benchmarks.evidence.tasks.base import Group, Task
 TEAM = "guide_driver"
 GUIDE, DRIVER = "guide", "driver"
 STEPS = 24
-# What a driver without messages reaches at most on the held-out boards: `blind_bound`, exact.
+# The exact upper bound of a driver without messages on the held-out boards: `blind_bound`.
 FLOOR = 0.636
 
 
-# The defaults, pinned as they change results.
+# The defaults, pinned because they change results.
 WARM_UP = (
     *("--warm-up", "hidden=32", "layers=2", "initial=0.1", "steps=1000", "batch=128", "learning_rate=3e-3"),
     *("lessons=120000", "texts=100", "vocabulary=259"),

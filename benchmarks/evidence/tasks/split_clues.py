@@ -18,11 +18,11 @@ TEAM = "split_clues"
 SENDER, RECEIVER = "sender", "receiver"
 STEPS = 32
 TASKS, K = 16, 16
-# One part leaves three letters, each as often right: exact.
+# One part leaves three letters, which are right equally often, so this is exact.
 FLOOR = 1 / 3
 
 
-# The defaults, pinned as they change results.
+# The defaults, pinned because they change results.
 WARM_UP = (
     *("--warm-up", "hidden=32", "layers=2", "initial=0.1", "steps=1000", "batch=96", "learning_rate=3e-3"),
     *("lessons=60000", "texts=100", "vocabulary=259"),
@@ -95,7 +95,7 @@ ADAPTED = arm(
 )
 ADAPTER_ARMS = (APART, ADAPTED)
 
-# As many tasks, each sampled a step before it is trained on.
+# The same number of tasks; each is sampled one step before it is trained on.
 COLOCATED = arm("colocate_async", *AGENT, "+mas/mode=colocate_async")
 APART_ENGINES = arm(
     "separate_async",
@@ -126,7 +126,7 @@ CREDIT_ARMS = (
     arm("myopic", *BRANCH),
     arm("continued", *C3, *tasks(11)),
     arm("continued_scaled", *C3_SCALED, *tasks(11)),
-    # Of three replies one is a probe: the receiver without the message.
+    # One of three replies is a probe: the receiver without the message.
     arm("left_out", *LEFT_OUT, *tasks(11)),
 )
 TWO_ROUND_ARMS = (

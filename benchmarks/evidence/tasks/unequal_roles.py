@@ -33,7 +33,7 @@ def trial(name: str, pays: str) -> Trial:
 
 
 def tasks(count: int) -> tuple[str, ...]:
-    """A step with this many tasks."""
+    """Return the overrides of a step with this many tasks."""
     return (f"data.train_batch_size={count}", f"actor_rollout_ref.actor.ppo_mini_batch_size={count}")
 
 
@@ -61,7 +61,7 @@ CONTROLS, SUM = tuple(PAIR[0].trial.controls), control("all rewards")
 
 
 def claims(on: str, arms: tuple[Training, ...]) -> tuple[Claim, ...]:
-    """`on`: the task, as the claims name it."""
+    """Return the claims. `on`: the task's name in them."""
     agent, rollout, parts, rated, alone = arms
     learnt = in_training("acc")
     return (
