@@ -153,7 +153,7 @@ def drmas(theirs: Mapping[str, Any], known: Mapping[str, Any]) -> str:
 
 
 def advantages(s: Settings, known: Mapping[str, Any]) -> None:
-    """The estimator with its options, and DAPO's filter."""
+    """Return the estimator with its options, and DAPO's filter."""
     by_agent = s.theirs.pop("algorithm.group_by_agent_id", False)
     name = s.theirs.pop("algorithm.adv_estimator", "gae")
     if by_agent not in known["estimators"].get(name, ()):

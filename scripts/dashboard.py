@@ -44,7 +44,7 @@ def main(argv: list[str]) -> None:
 
 
 def layout(names: Iterable[str]) -> Layout:
-    """The charts for these metrics. A metric to watch is in two sections."""
+    """Return the charts for these metrics. A metric to watch is in two sections."""
     names = sorted(names, key=_place_in_table)
     found: dict[str, dict[str, list[str]]] = {section: {} for section in _sections(names)}
     for name in names:
@@ -61,7 +61,7 @@ def _place_in_table(name: str) -> int:
 
 
 def _sections(names: list[str]) -> list[str]:
-    """The titles of all sections, in order."""
+    """Return the titles of all sections, in order."""
     owners = (_owner(name) for name in names)
     own = sorted({owner for owner in owners if owner} | {f"{POLICY} {name}" for name in policies_in(names)})
     return [TO_WATCH, *own, *(section.title for section in SECTIONS), OTHERS]
@@ -115,7 +115,7 @@ def write_tensorboard(charts: Layout, logs: Path) -> Path:
 
 
 def create_workspace(charts: Layout, entity: str, project: str) -> str:
-    """The address of the workspace: Weights & Biases keeps layouts on its server."""
+    """Create the workspace and return its address. Weights & Biases keeps layouts on its server."""
     import wandb_workspaces.reports.v2 as reports
     import wandb_workspaces.workspaces as workspaces
 

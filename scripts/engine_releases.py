@@ -56,7 +56,8 @@ def differences(package: str) -> list[str]:
 
 
 def made_at_import(owner: str) -> bool:
-    """Whether a class is what a call returns, as `msgspec.defstruct` does: its source does not show its fields."""
+    """Return whether a call makes the class, as `msgspec.defstruct` does, so that its source does not show its
+    fields."""
     definition = find(owner) if ":" in owner else None
     return isinstance(getattr(definition, "node", None), ast.Assign) and isinstance(definition.node.value, ast.Call)
 
@@ -89,7 +90,7 @@ def always(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def attribute(node: ast.Attribute, known: Mapping[str, str], package: str) -> Iterator[str]:
-    """A member of a known object, or of a module that is named in full."""
+    """Return the full name of an attribute of a known object, or of a module that is named in full."""
     owner = ast.unparse(node.value)
     if isinstance(node.ctx, ast.Store):
         return
@@ -118,7 +119,7 @@ def call(node: ast.Call, known: Mapping[str, str]) -> Iterator[str]:
 
 
 def takes_any(definition: Definition) -> bool:
-    """Whether its source does not show all of its parameters."""
+    """Return whether its source hides some of its parameters."""
     if isinstance(definition.node, ast.ClassDef):
         return not is_dataclass(definition)
     return "**" in (parameters(definition.node) or "**")

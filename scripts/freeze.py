@@ -55,7 +55,7 @@ def absent() -> set[str]:
 
 
 def needed() -> list[Distribution]:
-    """The installed direct and indirect requirements of the project with its extra `dev`."""
+    """Return the installed direct and indirect requirements of the project with its extra `dev`."""
     found: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
     todo = direct()

@@ -89,7 +89,7 @@ def main() -> int:
 
 
 def in_memory() -> Path | None:
-    """Where models are read and written fastest, if there is room."""
+    """Return the folder where models are read and written fastest, if it has room."""
     free = shutil.disk_usage(IN_MEMORY).free if IN_MEMORY.is_dir() else 0
     return IN_MEMORY if free >= IN_MEMORY_GIB << 30 else None
 

@@ -68,7 +68,7 @@ def classes(module: str) -> Iterator[Ours]:
 
 
 def overridden() -> dict[str, dict[str, str | None]]:
-    """Methods of ours that verl has, too, with its parameters, by the class of verl that ours names as its base."""
+    """Return our methods that override a method of verl, with verl's parameters, by the base class in verl."""
     found: dict[str, dict[str, str | None]] = defaultdict(dict)
     for module in modules():
         for our in classes(module):

@@ -43,7 +43,7 @@ NO_FAULT = ("NameError", "SyntaxError", "ImportError", "ModuleNotFoundError")
 
 
 class BadList(Exception):
-    """The list does not fit the code or the tests."""
+    """The list of faults does not fit the code or the tests."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def tested(copy: Path, tests: Sequence[str], *, slow: bool) -> tuple[int, str]:
 
 
 def failed_test(output: str) -> tuple[str, str]:
-    """The first test that failed, and why."""
+    """Return the first test that failed, and the reason."""
     found = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - (.*))?$", output, re.MULTILINE)
     return (found[1], found[2] or "") if found else ("(pytest named no test)", "")
 
@@ -137,7 +137,7 @@ def places_of(faults: Sequence[Fault], checkout: Path) -> Iterator[tuple[Fault, 
 
 
 def seeded(copy: Path, faults: Sequence[Fault]) -> Iterator[bool]:
-    """Whether each fault is caught."""
+    """Return for each fault whether it is caught."""
     for fault in faults:
         path, text = fault.place(copy / PACKAGE)
         sound, began = path.read_bytes(), time.monotonic()

@@ -88,7 +88,7 @@ def read(line: str) -> Install:
 
 
 def of_page(text: str) -> Iterator[Install]:
-    """The install commands of a page, in its blocks and in its sentences."""
+    """Return the install commands in the blocks and sentences of a page."""
     for match in COMMAND.finditer(text.replace("\\\n", " ")):
         yield read(match[0].partition(" #")[0].strip())
 
@@ -104,7 +104,7 @@ def of_module(text: str) -> Iterator[Install]:
 
 
 def documented() -> dict[Install, list[str]]:
-    """Every install command, with the files that have it."""
+    """Return every install command with the files that contain it."""
     found: dict[Install, list[str]] = {}
     for pattern, extract in [*((page, of_page) for page in PAGES), ("verl_mas/**/*.py", of_module)]:
         for path in sorted(ROOT.glob(pattern)):

@@ -103,7 +103,7 @@ def definition(name: str, value: object) -> Iterator[str]:
 
 
 def constructed_as_its_base(value: object) -> bool:
-    """Whether the page has the same signature already: that of an exception's base."""
+    """Return whether the page already has the same signature, that of an exception's base."""
     base = value.__base__ if isinstance(value, type) else None
     return base is not None and issubclass(base, verl_mas.InvalidInput)
 
@@ -132,7 +132,7 @@ def members(kind: type) -> Iterator[str]:
 
 
 def line(name: str, member: object) -> str | None:
-    """A method or property in one line, if it has a docstring and a user has what it takes."""
+    """Yield a method or property in one line, if it has a docstring and its arguments are things that a user has."""
     function = member.__func__ if isinstance(member, classmethod | staticmethod) else member
     if PASSED_BY_TEAMS.search(str(getattr(function, "__annotations__", ""))):
         return None
@@ -193,7 +193,7 @@ def named(default: object) -> object:
 
 
 class Source:
-    """An annotation that is printed as it is written."""
+    """An annotation that is printed as in the source."""
 
     def __new__(cls, annotation: object) -> object:
         if annotation is inspect.Parameter.empty or not isinstance(annotation, str):

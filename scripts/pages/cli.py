@@ -58,7 +58,7 @@ def page(root: Path) -> str:
 
 
 def shipped(parser: Parser) -> bool:
-    """Whether it is not the data set of another package."""
+    """Return whether the data set is one of this package."""
     dataset = parser.get_default("dataset")
     return dataset is None or type(dataset).__module__.startswith("verl_mas.")
 

@@ -59,7 +59,7 @@ def arrow(path: str, both: bool = False) -> str:
 
 
 def architecture() -> Iterator[str]:
-    """A step as a loop: tasks, sessions, rows, advantages, updates, engines."""
+    """Draw a step as a loop: tasks, sessions, rows, advantages, updates, engines."""
     yield from sampling()
     yield from training()
     yield '<rect class="ours" x="20" y="484" width="22" height="16" rx="3"/>' + text(50, 497, "verl-mas", "small")
@@ -67,7 +67,7 @@ def architecture() -> Iterator[str]:
 
 
 def sampling() -> Iterator[str]:
-    """The upper half: a task becomes sessions, and their acts become rows."""
+    """Draw the upper half: a task becomes sessions, and their acts become rows."""
     yield box(20, 96, 150, 92, "verl")
     yield text(36, 122, "Task", "title")
     yield from lines(36, 144, "a row of the dataset;", "n sessions of each")
@@ -101,7 +101,7 @@ def sampling() -> Iterator[str]:
 
 
 def training() -> Iterator[str]:
-    """The lower half, from the right: advantages, updates, and the engines that sample next."""
+    """Draw the lower half, from the right: advantages, updates, and the engines that sample next."""
     yield arrow("M783 260V322")
     yield box(626, 326, 314, 140, "ours")
     yield text(644, 352, "Advantages", "title")
@@ -143,7 +143,7 @@ SESSIONS = 4
 
 
 def sessions(x: int) -> Iterator[str]:
-    """Four sessions of a task, three acts each."""
+    """Draw four sessions of a task, with three acts each."""
     for index in range(SESSIONS):
         y = 96 + 46 * index
         yield text(x + 14, y + 5, f"session {index}", "small")

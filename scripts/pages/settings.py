@@ -57,13 +57,13 @@ def page(root: Path) -> str:
 
 
 def environment(root: Path) -> str:
-    """Those that a user sets."""
+    """Return the settings that a user sets."""
     declared = yaml.safe_load((root / "scripts/pages/environment.yaml").read_text(encoding="utf-8"))
     return table(("variable", "meaning"), ((f"`{name}`", text) for name, text in declared["of_the_user"].items()))
 
 
 def section(path: str, alone: bool) -> str:
-    """`mas.agents` for all below it; `mas` for a value without a section of its own."""
+    """Return the section of a setting: `mas.agents` for all settings below it, `mas` for a value without a section."""
     if not path.startswith("mas."):
         return path.rpartition(".")[0]
     return "mas" if alone else ".".join(path.split(".")[:2])
@@ -108,7 +108,7 @@ def named(setting: Setting, prefix: str) -> str:
 
 
 def of_section(found: Iterable[Setting], prefix: str, **further: Iterable[str]) -> str:
-    """A row per setting; `further` are columns after the common ones."""
+    """Write one row per setting. `further` are columns after the common ones."""
     rows = ((f"`{named(item, prefix)}`", takes(item), cell(item.meaning)) for item in found)
     columns = ("setting", "takes (default)", "meaning", *further)
     return table(columns, ((*row, *cells) for row, *cells in zip(rows, *further.values(), strict=True)))
@@ -122,7 +122,7 @@ def takes(setting: Setting) -> str:
 
 
 def briefly(takes: str) -> str:
-    """`a whole number, at least 1, or null` as `integer ≥ 1, null`."""
+    """Shorten `a whole number, at least 1, or null` to `integer ≥ 1, null`."""
     for long, short in BRIEF.items():
         takes = re.sub(long, short, takes)
     return takes

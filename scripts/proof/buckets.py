@@ -19,7 +19,7 @@ BUCKET_MB = 1
 
 
 def weights(replica: int, turn: int, device: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """About five buckets: of several types and sizes, one of them odd."""
+    """Make weights for about five buckets: of several types and sizes, one size odd."""
     chance = torch.Generator().manual_seed(10 * turn + replica)
     for number, dtype in enumerate([torch.float32, torch.bfloat16, torch.float32, torch.bfloat16] * 5):
         data = torch.randn(1 << 17, generator=chance)[: (1 << 17) - number]

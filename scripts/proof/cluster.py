@@ -52,7 +52,7 @@ def endpoint() -> Iterator[tuple[str, list[str]]]:
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             asked.append(body["model"])
-            # Different answers, so that sessions of a task have different rewards.
+            # The answers differ, so that sessions of a task have different rewards.
             message = {"role": "assistant", "content": "abcd"[len(asked) % 4] * 4}
             choices = [{"index": i, "message": message, "finish_reason": "stop"} for i in range(body.get("n") or 1)]
             reply = {"id": "1", "object": "chat.completion", "model": body["model"], "choices": choices}

@@ -29,7 +29,7 @@ def prepare(proof: Proof) -> None:
     proof.run(
         training.task_program(proof),
         Program("doctor", [sys.executable, "-m", "verl_mas", "doctor"]),
-        # A recipe is for GPUs also where the proof is on the CPU.
+        # The recipe is one for GPUs even if the proof runs on the CPU.
         Program("recipes", training.program("recipes"), {"VERL_PLATFORM": ""}),
     )
 
@@ -157,7 +157,8 @@ def apart(proof: Proof) -> None:
     missing = None if proof.cpu or find_spec("cupy") else "cupy is not installed, which verl's nccl backend imports"
     if proof.unless(missing, "weights to engines on another GPU"):
         more = ["++ray_kwargs.ray_init.num_gpus=2"] if proof.cpu else []
-        # In step 2 the learning rate is 0. Its rows are one update old; those of step 3 are of the trainer's weights if
+        # In step 2 the learning rate is 0. Its rows are one update old. The rows of step 3 have the trainer's weights
+        # if
         # what was sent after step 1 has arrived.
         schedule = [
             f"actor_rollout_ref.actor.optim.{setting}" for setting in ("lr_scheduler_type=cosine", "num_cycles=1.5")

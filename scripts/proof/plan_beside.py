@@ -10,17 +10,17 @@ from statistics import mean
 from proof.stage import Program, Proof
 
 GIB = 1 << 30
-# Of a card, by which it is sold: verl_mas/planning/hardware.py.
+# The size by which a card is sold: verl_mas/planning/hardware.py.
 USABLE = 0.99
 CARD = "import torch; card = torch.cuda.get_device_properties(0); print(card.name, card.total_memory)"
-# The metrics of a step that the plan assumes, without the run.
+# The metrics of a step that the plan assumes if it has no run.
 MEASURED = {"response": "response_length/mean", "prompt": "prompt_length/mean"}
 
 
 def compare(
     proof: Proof, taken: Mapping[str, int], arguments: list[str], steps: Mapping[int, Mapping[str, float]]
 ) -> None:
-    """`taken`: bytes of the card by phase. The plan is of rows as long as those of the run were."""
+    """Compare the plan for rows as long as the run's with `taken`, the bytes of the card by phase."""
     # Ask in a process of its own, as torch would keep a context on the card in this process.
     (ended,) = proof.run(Program("card", [sys.executable, "-c", CARD]))
     size = ended.output.splitlines()[-1].rsplit(maxsplit=1)[-1]

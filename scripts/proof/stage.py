@@ -22,7 +22,7 @@ TAIL = 40
 
 
 class Skipped(Exception):
-    """A stage, or a part of one, that this machine cannot run; the message says why."""
+    """A stage, or a part of a stage, that this machine cannot run. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Proof:
 
     @property
     def left(self) -> float:
-        """Seconds until the stage is out of time."""
+        """Return the seconds until the time limit of the stage."""
         return max(self._deadline - time.monotonic(), 0.0)
 
     def write(self, event: str, **values: object) -> None:
@@ -95,19 +95,20 @@ class Proof:
         self.write("check", what=what, passed=bool(holds), value=value)
 
     def unless(self, reason: str | None, what: str) -> bool:
-        """Whether a check can be made. If not, record the reason."""
+        """Return whether a check can be made. If not, record the reason."""
         if reason:
             self.write("check", what=what, passed=None, skipped=reason)
         return not reason
 
     def run(self, *programs: Program, all_at_once: bool = False) -> list[Ended]:
-        """Side by side where the machine has the cores, else one after the other. `all_at_once`: on any machine."""
+        """Run the programs at the same time if the machine has enough cores or `all_at_once` is given, else one after
+        the other."""
         places = len(programs) if all_at_once else (os.cpu_count() or 1) // CORES_PER_RUN
         with ThreadPoolExecutor(max(places, 1)) as threads:
             return list(threads.map(self._run, programs))
 
     def python(self, name: str, *arguments: str) -> Ended:
-        """One of the programs beside this file."""
+        """Run a program of this folder."""
         return self.run(Program(name, [sys.executable, str(HERE / f"{name}.py"), *arguments]))[0]
 
     def _run(self, program: Program) -> Ended:

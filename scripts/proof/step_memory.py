@@ -118,7 +118,7 @@ class Trainer:
 
 
 def serve(kind: str, orders: Connection) -> None:
-    """A process: it is made at the first order, and imports torch before."""
+    """A process, which starts and imports torch at the first order."""
     made: Trainer | Engine | None = None
     while order := orders.recv():
         if order == "start":
@@ -130,7 +130,7 @@ def serve(kind: str, orders: Connection) -> None:
 
 
 class Step:
-    """The processes of a step, and what the card holds after each order."""
+    """The processes of a step, and the memory of the card after each order."""
 
     def __init__(self, kind: str):
         self.ends: dict[str, Connection] = {}
@@ -148,7 +148,8 @@ class Step:
             self.ends[name].recv()
 
     def measure(self, event: str, most: float) -> None:
-        """`most`: what is expected, in GiB, beside what each process holds for itself."""
+        """Check the memory after an order. `most`: the expected GiB beside the memory that each process always
+        holds."""
         held = (self._base - torch.cuda.mem_get_info()[0]) / GIB
         line = {
             "event": event,

@@ -86,7 +86,7 @@ def record(proof: Proof, run: Run, began: float) -> None:
 
 
 def start_spans(folder: Path, began: float) -> dict[str, float]:
-    """Seconds of what the run's timeline has before its first step, and of the whole start."""
+    """Return the seconds of each part of the start, from the run's timeline, and of the whole start."""
     file = folder / "checkpoints" / "timeline.json"
     lines = file.read_text().splitlines()[1:] if file.exists() else []
     spans: dict[str, float] = {}
@@ -119,7 +119,7 @@ def commands(
 
 
 def logged(proof: Proof, program: Program, folder: Path) -> Program:
-    """Its metrics are in the folder, and its processes write what they hold."""
+    """Return the environment of a run, which writes its metrics and the memory of its processes into the folder."""
     variables = {"VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"), "PYTHONPATH": _path()}
     variables |= {"VERL_USE_EXTERNAL_MODULES": "proof.memory_log,proof.turns"}
     of_turns = {name: value for name, value in program.env.items() if name == turns.FOLDER}
@@ -171,7 +171,7 @@ def steps_of(folder: Path) -> dict[int, dict[str, float]]:
 
 
 def learns(proof: Proof, run: Run, *, steps: int, correlation: float) -> None:
-    """Every step has a gradient, and engine and trainer agree about the tokens' probabilities."""
+    """Check that every step has a gradient, and that engine and trainer agree about the tokens' probabilities."""
     name, gradients, found = run.folder.name, run.values(GRADIENT), run.values(CORRELATION)
     proof.check(f"{name}: {steps} steps with a gradient", len(run.steps) == steps and min(gradients, default=0) > 0)
     agree = bool(found) and min(found) > correlation

@@ -188,7 +188,7 @@ def _whole(reply: str) -> Json:
 
 
 def prompts(exchanges: Sequence[Exchange]) -> Iterator[str]:
-    """Render the requests."""
+    """Render the prompts of the requests."""
     served = {item["id"]: item for each in exchanges for item in each.reply.get("output", ())}
     inputs: dict[str | None, list[Any]] = {None: []}
     for each in exchanges:
@@ -254,7 +254,7 @@ def problems(program: Program, session: Session, exchanges: Sequence[Exchange]) 
 
 
 def code_blocks(page: Path, numbers: Sequence[int]) -> Iterator[str]:
-    """The code of a notebook's cells, or of a page's blocks."""
+    """Return the code of a notebook's cells, or of a page's blocks."""
     if page.suffix == ".ipynb":
         blocks = ["".join(cell["source"]) for cell in json.loads(page.read_text())["cells"]]
     else:
@@ -263,7 +263,7 @@ def code_blocks(page: Path, numbers: Sequence[int]) -> Iterator[str]:
 
 
 def repository(source: str, sources: Path | None, work: Path) -> Path:
-    """A git repository that has the commit of a source."""
+    """Return a git repository that has the commit of a source."""
     if sources is not None:
         return sources / source
     folder = work / "sources" / source
