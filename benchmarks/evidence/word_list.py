@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from benchmarks.evidence.long_list import Arms, FixedList, LongList, LongLists, Question, Scrolls
 from verl_mas.data.dataset import DATA_SETS, Loader, Prepared
 from verl_mas.gym.secret_words import COLOURS, THINGS
 from verl_mas.gym.smollm2 import write_model
-from verl_mas.gym.warmup import WarmUp
+from verl_mas.gym.warmup import Lesson, WarmUp
 
 NONE = "none"
 
@@ -57,5 +57,8 @@ class WordLists(LongLists):
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
         pretrained = options.out / "smollm2"
         write_model(pretrained)
-        options.warm_up = [*(options.warm_up or ()), f"start={pretrained}", "seed=0"]
+        options.warm_up = [*options.warm_up, f"start={pretrained}", "seed=0"]
         return super().prepare(options, load)
+
+    def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
+        return super().lessons(argparse.Namespace(**{**vars(options), "seed": 0}))
