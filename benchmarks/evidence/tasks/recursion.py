@@ -49,7 +49,7 @@ WORD_SETTINGS = (
     "mas.workflow.name=WordArms",
     "algorithm.adv_estimator=agent_rloo",
     "mas.advantage=null",
-    "mas.policies={main: {}, learnt: {adapter_of: main}, scrolls: {adapter_of: main}}",
+    "mas.policies={main: {trainable: false}, learnt: {adapter_of: main}, scrolls: {adapter_of: main}}",
     f"mas.agents={{{AGENTS}}}",
     *("actor_rollout_ref.model.lora_rank=16", "actor_rollout_ref.model.lora_alpha=32"),
     "actor_rollout_ref.model.target_modules=[q_proj,k_proj,v_proj,o_proj]",
