@@ -3,11 +3,9 @@ to copies of itself, and for one agent. Here it is the largest letter; `word_lis
 
 from __future__ import annotations
 
-import argparse
 import random
 import string
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -15,17 +13,13 @@ from typing import ClassVar
 
 import torch
 
-from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
+from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator
 from verl_mas.advantage.estimators.rao import rao
 from verl_mas.advantage.kernel import moments
-from verl_mas.cli import main
-from verl_mas.config.values import Count, NotNegative, load_dataclass
-from verl_mas.data.dataset import DATA_SETS, Prepared
-from verl_mas.data.items import Item, with_next
-from verl_mas.gym.warmup import Generated, Lesson, WarmUp, demonstrate
-from verl_mas.util.splits import TEST, TRAIN
-from verl_mas.workflow import Malformed, Outcome, Request, Task, Team, Workflow, nested
+from verl_mas.config.values import Count, NotNegative
+from verl_mas.data.items import Item
+from verl_mas.workflow import Malformed, Outcome, Task, Team, Workflow, nested
 from verl_mas.workflow.codecs import checked
 from verl_mas.workflow.tasks import together
 from verl_mas.workflow.team import Prompt
@@ -33,7 +27,6 @@ from verl_mas.workflows.leader_workers import Delegation, FinalAnswer, Move
 from verl_mas.workflows.recursive import ROLE, Node, Recursive
 
 LETTERS = string.ascii_lowercase + string.ascii_uppercase  # in their order: Z is the largest
-WINDOWS_HELD_OUT, WINDOWS_SHUFFLED = (1, 4, 8), 4
 LIST = "list"  # a key of `extra_info`
 # The last word of a prompt: it may delegate, it must answer, and that of an agent that reads window after window.
 MAY, MUST, READER = "?", "!", ">"
@@ -221,7 +214,6 @@ class Arms(Workflow):
         return Outcome(answer="", reward=info["learnt"], info={"acc": info["learnt"], **info})
 
 
-@estimator(compares_sessions=True, one_baseline=True, needs=("instance",), baseline=None, scale=None, weighting=None)
 def rao_of_each(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """`rao` for the rows of each team of `Arms` by themselves."""
     agents = batch.codes("agent")
@@ -236,64 +228,11 @@ def rao_of_each(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOu
     return AdvantageOutput(advantages, tasks, moments(batch.scores.double(), tasks, options.deviation)[2])
 
 
+if "rao_of_each" not in ESTIMATORS:  # as a plugin and as a module, this file is loaded twice
+    estimator(
+        compares_sessions=True, one_baseline=True, needs=("instance",), baseline=None, scale=None, weighting=None
+    )(rao_of_each)
+
+
 def _range(node: Node) -> range:
     return range(*map(int, node.part.split()))
-
-
-class Expert:
-    """Delegates at random, whether its part fits or not, and gives a wrong answer with a share of `noise`."""
-
-    def __init__(self, question: Question, noise: float, rng: random.Random):
-        self._question, self._noise, self._rng = question, noise, rng
-
-    def __call__(self, request: Request) -> str:
-        *words, last = request.messages[-1]["content"].split()
-        cut = CUT in words
-        if last == MAY and len(request.messages) == 1 and self._rng.random() < (0.5 if cut else 0.2):
-            return f" / {self._rng.choice((2, 4))}"
-        read = words[: words.index(CUT)] if cut else words
-        guesses = self._rng.random() < self._noise
-        return f" = {self._question.guess(read, self._rng) if guesses else self._question.answer(read)}"
-
-
-def lessons(question: Question, teams: Sequence[Workflow], noise: float, seed: int) -> Iterator[Lesson]:
-    rng = random.Random(f"long list lessons {seed}")
-    expert = Expert(question, noise, rng)
-    while True:
-        drawn = question.draw(rng.choice((2, 4, 6, *question.trained)), rng)
-        task = Task([{"role": "user", "content": "list"}], question.answer(drawn), extra_info={LIST: " ".join(drawn)})
-        for team in teams:
-            for lesson in demonstrate(team, task, expert):
-                # verl ends a turn of a conversation with a line break, whatever the chat template.
-                yield replace(lesson, prompt=lesson.prompt.replace("<|im_end|>", "<|im_end|>\n"))
-
-
-@DATA_SETS.register("long_list")
-class LongLists(Generated):
-    """Lists of several lengths, and those of four windows with the answers of other lists, as a control."""
-
-    warm_up = WarmUp(steps=900, batch=64, lessons=6_000, texts=2_000, vocabulary=4_096, initial=0.1)
-    rows = (2_000, 90)
-    question = LARGEST
-    arms: ClassVar[type[Arms]] = Arms
-
-    def options(self, parser: argparse.ArgumentParser) -> None:
-        """None of its own."""
-
-    def generate(self, options: argparse.Namespace) -> Prepared:
-        lengths = [windows * self.question.window for windows in WINDOWS_HELD_OUT]
-        train = self.question.items(options.train_rows, self.question.trained, TRAIN, options.seed)
-        test = self.question.items(options.test_rows, lengths, TEST, options.seed)
-        source = f"list_{WINDOWS_SHUFFLED * self.question.window}"
-        asked = [item for item in test if item.source == source]
-        shuffled = [replace(item, truth=other.truth, source=f"{source}_shuffled") for item, other in with_next(asked)]
-        return Prepared(train, test, [*test, *shuffled], {"long_list": {"lengths": lengths, "seed": options.seed}})
-
-    def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
-        learnt, scrolls = self.arms.teams["learnt"], self.arms.teams["scrolls"]
-        one_level = load_dataclass(learnt, {"max_depth": 0}, "mas.workflow.args")
-        return lessons(self.question, (learnt(), one_level, scrolls()), options.noise, options.seed)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(["data", "long_list", *sys.argv[1:]]))

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from benchmarks.evidence.long_list import Arms, FixedList, LongList, LongLists, Question, Scrolls
-from verl_mas.data.dataset import DATA_SETS, Loader, Prepared
+from benchmarks.evidence.long_list import Arms, FixedList, LongList, Question, Scrolls
 from verl_mas.gym.secret_words import COLOURS, THINGS
-from verl_mas.gym.smollm2 import write_model
-from verl_mas.gym.warmup import Lesson, WarmUp
 
 NONE = "none"
 
@@ -45,20 +41,3 @@ class WordScrolls(Scrolls):
 
 class WordArms(Arms):
     teams = {"learnt": WordList, "fixed": FixedWordList, "scrolls": WordScrolls}  # noqa: RUF012
-
-
-@DATA_SETS.register("word_list")
-class WordLists(LongLists):
-    """As `long_list`, with a model that is SmolLM2, further trained on demonstrations: the same one for every seed."""
-
-    warm_up = WarmUp(steps=120, batch=16, lessons=2_000, learning_rate=1e-4)
-    question, arms = COLOUR, WordArms
-
-    def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
-        pretrained = options.out / "smollm2"
-        write_model(pretrained)
-        options.warm_up = [*options.warm_up, f"start={pretrained}", "seed=0"]
-        return super().prepare(options, load)
-
-    def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
-        return super().lessons(argparse.Namespace(**{**vars(options), "seed": 0}))

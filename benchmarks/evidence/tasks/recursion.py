@@ -100,7 +100,7 @@ TASK = Task(
     "Recursion",
     (
         Group("recursion_list", (LEARNT, FIXED, SCROLLS, RAO), tuple(CONTROLS)),
-        Group("recursion_words", (WORDS_LEARNT, WORDS_FIXED, WORDS_SCROLLS), tuple(CONTROLS)),
+        Group("recursion_smollm2", (WORDS_LEARNT, WORDS_FIXED, WORDS_SCROLLS), tuple(CONTROLS)),
     ),
     (
         Claim("at four windows the recursion gains 0.3 by training", gain(LEARNT), low=0.3, seeds=SEEDS),
