@@ -41,7 +41,7 @@ KEPT = (
 # Modules with data sets that only the evidence has.
 OWN = {"OMP_NUM_THREADS": "1"}
 # The modules that register the data sets of the evidence.
-DATA_SETS = tuple(f"benchmarks.evidence.{name}" for name in ("long_list", "offers", "peer_starts", "world_starts"))
+DATA_SETS = tuple(f"benchmarks.evidence.{name}" for name in ("list_data", "offers", "peer_starts", "world_starts"))
 
 
 def result_of(piece: Piece) -> Path:

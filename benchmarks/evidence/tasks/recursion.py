@@ -1,5 +1,5 @@
-"""The largest letter of a list of four windows: an agent that delegates parts of it to copies of itself, and one agent
-alone."""
+"""A question about a list of four windows: an agent that delegates parts of it to copies of itself, and one agent
+alone. The list has letters for a tiny model, and words for SmolLM2."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ START = Start(
     ),
 )
 # One and eight windows, and four windows with the answers of other lists.
-CONTROLS = {"1 window": "list_8", "8": "list_64", "shuffled": "list_32_shuffled"}
+CONTROLS = {"1 window": 1, "8": 8, "shuffled": 4}
 SHUFFLED = control("shuffled")
 # The best guess from one window of four: `benchmarks.evidence.floors.floor_of_list`, exact.
 FLOOR = 0.306
+AGENTS = "learnt_solver: {policy: learnt}, fixed_solver: {policy: learnt}, scrolls_solver: {policy: scrolls}"
 SETTINGS = (
     "+recipe=recursion/laptop",
     f"mas.plugins=[{HERE}]",
@@ -33,27 +34,51 @@ SETTINGS = (
     "algorithm.adv_estimator=agent_rloo",
     "mas.advantage=null",
     "mas.policies={learnt: {}, scrolls: {}}",
-    "mas.agents={learnt_solver: {policy: learnt}, fixed_solver: {policy: learnt}, scrolls_solver: {policy: scrolls}}",
+    f"mas.agents={{{AGENTS}}}",
     f"trainer.total_training_steps={STEPS}",
     f"trainer.test_freq={STEPS}",
     "mas.trajectories.enabled=false",
     "actor_rollout_ref.actor.optim.lr=5e-4",
 )
+# SmolLM2, further trained on demonstrations, with an adapter for each of the teams.
+WORD_STEPS, WORDS = 12, HERE.with_name("word_list.py")
+WORD_START = Start("word_list", ("data", "word_list", "--noise", "0.05", "--train-rows", "2000", "--test-rows", "90"))
+WORD_SETTINGS = (
+    "+recipe=recursion/laptop",
+    f"mas.workflow.path={WORDS}",
+    "mas.workflow.name=WordArms",
+    "algorithm.adv_estimator=agent_rloo",
+    "mas.advantage=null",
+    "mas.policies={main: {trainable: false}, learnt: {adapter_of: main}, scrolls: {adapter_of: main}}",
+    f"mas.agents={{{AGENTS}}}",
+    *("actor_rollout_ref.model.lora_rank=16", "actor_rollout_ref.model.lora_alpha=32"),
+    "actor_rollout_ref.model.target_modules=[q_proj,k_proj,v_proj,o_proj]",
+    "actor_rollout_ref.actor.optim.lr=4e-4",
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048",
+    "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=2048",
+    f"trainer.total_training_steps={WORD_STEPS}",
+    f"trainer.test_freq={WORD_STEPS}",
+    "mas.trajectories.enabled=false",
+)
 
 
-def arm(name: str, team: str, *overrides: str, within: str | None = None) -> Training:
-    """A team of `Arms`, whose run has the numbers of all of them."""
+def arm(name: str, team: str, *overrides: str, within: str | None = None, words: bool = False) -> Training:
+    """A team of `Arms` or `WordArms`, whose run has the numbers of all of them."""
+    window = 4 if words else 8
+    metric = f"val-aux/list_{{}}/{team}/mean@1"
+    sources = {name: f"{size * window}{'_shuffled' * (name == 'shuffled')}" for name, size in CONTROLS.items()}
     trial = Trial(
         f"recursion_{name}",
-        STEPS,
-        f"val-aux/list_32/{team}/mean@1",
-        controls={windows: f"val-aux/{source}/{team}/mean@1" for windows, source in CONTROLS.items()},
+        WORD_STEPS if words else STEPS,
+        metric.format(4 * window),
+        controls={windows: metric.format(source) for windows, source in sources.items()},
         held_out="validation.parquet",
-        settings=SETTINGS,
+        settings=WORD_SETTINGS if words else SETTINGS,
         # The fixed depth is by the weights of the learnt one.
         tokens=f"session/{team.replace('fixed', 'learnt')}_tokens/mean",
     )
-    return Training(trial.name, trial, START, "team", overrides, seeds=SEEDS, within=within)
+    start = WORD_START if words else START
+    return Training(trial.name, trial, start, "team", overrides, seeds=SEEDS, within=within)
 
 
 LEARNT = arm("learnt", "learnt")
@@ -64,11 +89,19 @@ SCROLLS = arm("scrolls", "scrolls", within=LEARNT.name)
 # With the baseline of all depths that RAO has.
 RAO = arm("rao", "learnt", "algorithm.adv_estimator=rao_of_each")
 
+WORDS_LEARNT = arm("words", "learnt", words=True)
+WORDS_FIXED = arm("words_fixed", "fixed", within=WORDS_LEARNT.name, words=True)
+WORDS_SCROLLS = arm("words_scrolls", "scrolls", within=WORDS_LEARNT.name, words=True)
+# The colour is in one of the four windows; of the twelve colours a guess is right in one.
+WORDS_FLOOR = 1 / 4 + 3 / 4 / 12
 
 TASK = Task(
     "recursion",
     "Recursion",
-    (Group("recursion_list", (LEARNT, FIXED, SCROLLS, RAO), tuple(CONTROLS)),),
+    (
+        Group("recursion_list", (LEARNT, FIXED, SCROLLS, RAO), tuple(CONTROLS)),
+        Group("recursion_smollm2", (WORDS_LEARNT, WORDS_FIXED, WORDS_SCROLLS), tuple(CONTROLS)),
+    ),
     (
         Claim("at four windows the recursion gains 0.3 by training", gain(LEARNT), low=0.3, seeds=SEEDS),
         Claim("and ends 0.3 above the best reader of one", success(LEARNT), low=FLOOR + 0.3, seeds=SEEDS),
@@ -76,6 +109,18 @@ TASK = Task(
         Claim("with the answers of other lists it is at chance", success(LEARNT, SHUFFLED), high=0.1, seeds=SEEDS),
         Claim("a depth that is learnt is level with one level", gap(LEARNT, FIXED), low=-0.1, seeds=SEEDS),
         Claim("at eight windows it is 0.2 above one level", gap(LEARNT, FIXED, control("8")), low=0.2, seeds=SEEDS),
+        Claim("SmolLM2, a list of words: the recursion gains 0.2", gain(WORDS_LEARNT), low=0.2, seeds=SEEDS),
+        Claim(
+            "and ends 0.3 above the best reader of one window",
+            success(WORDS_LEARNT),
+            low=WORDS_FLOOR + 0.3,
+            seeds=SEEDS,
+        ),
+        Claim("level with one agent that scrolls", gap(WORDS_LEARNT, WORDS_SCROLLS), low=-0.1, seeds=SEEDS),
+        Claim(
+            "with the answers of other lists it is at chance", success(WORDS_LEARNT, SHUFFLED), high=0.2, seeds=SEEDS
+        ),
+        Claim("a depth that is learnt is level with one level", gap(WORDS_LEARNT, WORDS_FIXED), low=-0.1, seeds=SEEDS),
     ),
     (LEARNT,),
 )
