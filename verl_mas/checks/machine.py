@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.place import no_connection, target, unless_elsewhere
 from verl_mas.checks.refusals import Problem
-from verl_mas.config.cluster import RAY_INIT, address, joined, loopback_servers
+from verl_mas.config.cluster import RAY_INIT, address, joined
 from verl_mas.config.placement import CPUS_PER_GPU, Resources, cpus_needed, gpus_needed, pool_shape, require, used_pools
 from verl_mas.engines.platform import DEVICE, selected
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -180,12 +180,3 @@ def _absent(config: DictConfig, cluster: str | None) -> str:
 def check_machine(run: ExaminedRun) -> Iterator[Problem]:
     yield from check_resources(run)
     yield from check_packages(run.config)
-    yield from check_addresses(run)
-
-
-def check_addresses(run: ExaminedRun) -> Iterator[ConfigWarning]:
-    """Warn about servers at loopback addresses if pools have several nodes. A cluster that runs already may have more
-    nodes than the pools, so the trainer checks again."""
-    nodes = max((len(pool_shape(run, pool)) for pool in used_pools(run.mas)), default=1)
-    if nodes > 1:
-        yield from loopback_servers(run.mas, vars(run.workflow), nodes)
