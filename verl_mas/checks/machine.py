@@ -43,7 +43,7 @@ def check_plugin() -> Iterator[ConfigError]:
 
 
 def import_error() -> str:
-    """Import the plugin and return its error, which verl hides; empty if there is none."""
+    """Import the plugin, and return the error of the import, which verl hides; empty if the import succeeds."""
     try:
         importlib.import_module(PLUGIN)
     except Exception as error:  # noqa: BLE001  # whatever the error is, it is shown
@@ -94,7 +94,7 @@ def available(config: DictConfig) -> Resources | None:
 
     gpus, cpus = (config.ray_kwargs.ray_init.get(name) for name in ("num_gpus", "num_cpus"))
     if target():
-        # Only the numbers in the command are known about the machines of `--gpus`; the plan compares the rest.
+        # For the machines of `--gpus`, check only the counts in the command; the plan checks the GPUs.
         return Resources(*(sys.maxsize if count is None else count for count in (gpus, cpus)))
     return Resources(
         gpus=devices_here() if gpus is None else gpus,
@@ -160,7 +160,7 @@ def check_resources(run: ExaminedRun) -> Iterator[Problem]:
 
 
 def check_cluster(config: DictConfig) -> Iterator[Problem]:
-    # A cluster on this machine says nothing about the machines of `--gpus`.
+    # With `--gpus`, the run is on other machines, so a cluster that is reachable from here does not matter.
     if not target() and (why := _absent(config, cluster := address(config))):
         rule = "a run joins the Ray cluster that it names, and Ray waits minutes for one that is not there"
         fix = f"start it with `ray start --head`; or set ++{RAY_INIT}.address=local, which starts one of the run's own"

@@ -36,10 +36,10 @@ from verl_mas.workflow.tools import Tool
 T = TypeVar("T")
 WORD = " a"  # one token of most tokenizers
 TIME_LIMIT = 5.0  # Seconds that a session may take; most sessions take milliseconds
-# Length of a short reply, as a share of the longest reply. If a prompt is too long even when all replies in it are
+# Length of a short reply, as a share of the longest reply. If a prompt is too long although the replies in it are this
 # short, nearly every session fails.
 SHORT = 1 / 8
-THINKING = 512  # Tokens that a thinking model needs at least for an answer
+THINKING = 512  # A thinking model rarely reaches its answer in fewer tokens
 
 
 @dataclass

@@ -1,5 +1,5 @@
-"""Adapters that share a base: which policies they are, and the table from which the workers and engines of the base
-read their settings."""
+"""LoRA adapters on a shared base: finds the policies that are adapters, and makes the table of their settings. The
+workers and engines of the base read this table."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Adapter:
     policy: str
     rank: int
     alpha: float
-    seed: int  # Seed of its initial weights, which do not depend on the other adapters
+    seed: int  # Seed of its initial weights, so that these do not depend on the other adapters
     path: str | None = None  # The folder with the weights from which it starts
     target_modules: Targets = ALL_LINEAR
     exclude_modules: Targets = None

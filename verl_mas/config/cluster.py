@@ -24,7 +24,7 @@ def joined(config: DictConfig) -> bool:
     """Whether a Ray cluster is running already. Its resources cannot be counted on this machine."""
     import ray
 
-    # Ask Ray first: in a worker, the address is neither in the environment nor in a file.
+    # Ask Ray first, because a worker finds the address neither in its environment nor in a file.
     return ray.is_initialized() or address(config) is not None
 
 

@@ -80,9 +80,9 @@ def replica_size(run: Run, name: str) -> int:
 
 
 def slots(mas: MasConfig, pool: str) -> int:
-    """The number of shares into which each GPU of the pool is divided.
+    """The number of shares into which each GPU of the pool is divided: one more than the number of policies.
 
-    It is one more than the number of policies. Ray rounds shares to four digits, so n shares of 1/n could exceed 1.
+    Ray rounds shares to four digits, so the sum of n shares of 1/n could exceed 1.
     """
     return len(policies_on(mas, pool)) + 1
 

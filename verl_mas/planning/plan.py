@@ -23,7 +23,7 @@ from verl_mas.workflow.codecs import JsonObject
 
 Problem: TypeAlias = ConfigError | ConfigWarning
 
-# Terms that do not follow from tensor shapes. Their values were measured on other machines.
+# Terms that do not follow from tensor shapes. Their values come from measurements on other machines.
 ROUGH = ("contexts", "CUDA graphs", "images")
 # A KV cache below this multiple of a context may in fact be smaller than one context, because its size is an estimate.
 MARGIN = 1.25
@@ -215,7 +215,7 @@ def _fix(pool: Pool, gpus: int, larger: Larger | None) -> str:
 
 
 def _lacking(name: str, pool: Pool, usual: Pool, step: Step, change: str) -> list[Problem]:
-    """Report that a pool does not fit with one longest row per micro batch, with usual rows, or only with micro batches
+    """Report why a pool does not fit: with one longest row per micro batch, with usual rows, or only with micro batches
     full of longest rows."""
     found = [[*_memory(name, rows, change)] for rows in (fit.one_row(pool), usual)]
     # An error for either kind of rows takes precedence over a warning for the other.
