@@ -100,7 +100,7 @@ def _base(view: View) -> Iterator[ConfigError]:
             yield ConfigError(f"policy {view.name}, a base of adapters: {key}={given}", rule=why, fix=fix)
     why = "" if facts.many_adapters else f"its engine serves several adapters at once: {able}"
     if "vision_config" in settings(view.section("model")):
-        why = "adapters on one base are on models of text: engines leave those on a vision tower out"
+        why = "adapters on one base need a text model, because engines ignore adapters on a vision tower"
     if why := why or facts.lacks("adapters"):
         value = f"policy {view.name}, a base of adapters: {view.engine} with {view.get('model.path')}"
         yield ConfigError(value, rule=why, fix=f"set {SECTION}.rollout.name to one of {able}, or remove adapter_of")

@@ -91,7 +91,7 @@ def _scored(run: ExaminedRun, first: FirstRows, grader: Grader | None, custom: s
     where = f"the first row of {first.file}"
     if truth is None or (source is None and grader is None):
         lacking = "ground_truth in reward_model" if truth is None else DATA_SOURCE
-        rule, fix = "what scores the answers reads it", f"write {lacking} into every row: `verl-mas data rows` does"
+        rule, fix = "the scorer of the answers reads it", f"write {lacking} into every row: `verl-mas data rows` does"
         yield ConfigError(f"{where} has no {lacking}", rule=rule, fix=fix)
         return
     score: Callable[[str], float]

@@ -71,7 +71,7 @@ def check_seeing(view: View, request: Request, where: str) -> Iterator[ConfigErr
         yield ConfigError(value, rule="a model that is given images has a vision tower", fix=fix)
     elif not all(reads in str(one.get("image_processor_type", reads)) for one in _processors(model)):
         value = f"{given}, and the images of its model {model.path} are not read by a {reads}"
-        rule = f"for others verl sends {engine} all tokens of an image, where it takes one for each image"
+        rule = f"for others verl sends {engine} all tokens of an image, and {engine} expects one token per image"
         fix = f"set {setting} to a Qwen2-VL, Qwen2.5-VL or Qwen3-VL, or write messages without images"
         yield ConfigError(value, rule=rule, fix=fix)
 

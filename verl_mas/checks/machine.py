@@ -71,7 +71,7 @@ def check_device(config: DictConfig) -> Iterator[ConfigError]:
         value, rule = f"trainer.device={device} on the platform {DEVICE}", "+platform=cpu sets the device of the run"
         yield ConfigError(value, rule=rule, fix="remove trainer.device or +platform=cpu")
     if target() and device == DEVICE:
-        rule = "a plan is one of GPUs; a run on the CPU (+platform=cpu) takes main memory only"
+        rule = "a plan is about GPUs; a run on the CPU (+platform=cpu) needs only main memory"
         yield ConfigError(f"--gpus with trainer.device={device}", rule=rule, fix="remove +platform=cpu, or --gpus")
 
 
@@ -162,7 +162,7 @@ def check_resources(run: ExaminedRun) -> Iterator[Problem]:
 def check_cluster(config: DictConfig) -> Iterator[Problem]:
     # With `--gpus`, the run is on other machines, so a cluster that is reachable from here does not matter.
     if not target() and (why := _absent(config, cluster := address(config))):
-        rule = "a run joins the Ray cluster that it names, and Ray waits minutes for one that is not there"
+        rule = "a run joins the Ray cluster that it names, and Ray waits minutes for a missing cluster"
         fix = f"start it with `ray start --head`; or set ++{RAY_INIT}.address=local, which starts one of the run's own"
         yield ConfigError(f"the Ray cluster at {cluster}: {why}", rule=rule, fix=fix)
 

@@ -25,7 +25,7 @@ def check_checkpoint(run: ExaminedRun) -> Iterator[Problem]:
     folder = Path(str(trainer.default_local_dir))
     if step_of(folder) is not None:
         value, fix = f"trainer.default_local_dir={folder}", f"set trainer.default_local_dir={folder.parent}"
-        yield ConfigError(value, rule="it has the checkpoints of a run, and is none of them", fix=fix)
+        yield ConfigError(value, rule="it is the folder of a run, which contains the checkpoints", fix=fix)
     yield from check_lock(run.config)
     given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
     if run.mode is None:

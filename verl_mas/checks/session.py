@@ -179,7 +179,7 @@ def check_session(run: ExaminedRun, played: Played) -> Iterator[Problem]:
         reason, fix = "a session with more acts fails and is not trained on", "raise mas.faults.max_acts"
         yield ConfigWarning(f"{what}: {faults[-1].cause}", reason, f"{fix}, or lower mas.branch or mas.workflow.args")
     elif faults:
-        reason = "such a session is not trained on; replies may hold anything, and here they are ' a a a'"
+        reason = "such a session is not trained on; replies can be any text, and here they are ' a a a'"
         yield ConfigWarning(f"{what}: {faults[-1].line}", reason, "correct the workflow, and see `verl-mas try`")
     yield from _requests(run, requests, what)
     if result and not result.failed:

@@ -49,9 +49,8 @@ def _selects(wanted: str | list[str], name: str, key: str) -> bool:
     try:
         return re.fullmatch(wanted, name) is not None
     except re.error as error:
-        raise ConfigError(
-            f"model.{key}={wanted}", rule=f"a text is a regular expression: {error}", fix="correct it, or name modules"
-        ) from error
+        rule = f"a string is a regular expression: {error}"
+        raise ConfigError(f"model.{key}={wanted}", rule=rule, fix="correct it, or name modules") from error
 
 
 # Key in the `extra_info` of a batch. Its value is the policy whose adapter is used. Without this key, the base is used

@@ -166,7 +166,7 @@ def kl_in_reward(run: ExaminedRun) -> ConfigError | None:
     """A reward that several policies share cannot contain the KL of each of them."""
     if not run.get("algorithm.use_kl_in_reward") or len(run.trained) < 2:
         return None
-    rule = "agents on different policies, each with its own reference, share one reward"
+    rule = "agents share one reward, but each policy has its own reference"
     fix = f"set algorithm.use_kl_in_reward=False {SECTION}.actor.use_kl_loss=True"
     return ConfigError("algorithm.use_kl_in_reward=True with several policies", rule=rule, fix=fix)
 

@@ -217,6 +217,6 @@ def truncated_sampling(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
         for key, harmless in TRUNCATING.items():
             value = own.get(key, view.get(f"rollout.{key}") if key != "min_p" else None)
             if isinstance(value, int | float) and value not in harmless:
-                rule = "engines give log-probs after tokens were left out, trainers before: every ratio is off"
+                rule = "engines compute log-probs after excluding tokens, trainers before, so every ratio is wrong"
                 fix = f"set ++mas.agents.{member.role}.sampling.{key}={harmless[0]}, or that of the rollout"
                 yield ConfigError(f"agent {name} is trained with {key}={value:g}", rule=rule, fix=fix)
