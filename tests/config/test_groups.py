@@ -10,7 +10,7 @@ import yaml
 from verl_mas.config import load
 from verl_mas.config.hydra import group_files
 from verl_mas.config.schema import MasConfig
-from verl_mas.workflow.base import team_file
+from verl_mas.workflow.base import Workflow, team_file
 
 # Teams whose file has values of its own, and the agents of its workflow.
 TEAMS = ("ensemble", "reasoner_tool_user", "single_tool_user")
@@ -25,9 +25,17 @@ def test_every_setting_has_the_default_of_the_schema_and_can_be_overridden_witho
 
 def test_a_workflow_without_a_file_is_a_team_with_its_agents_by_role(make):
     assert make("debate").mas.agents == {"debater": {"policy": "main"}}
-    assert list(make("secret_words").mas.agents) == ["scout", "judge"]  # of another package
-    assert team_file("world_exploitability")["mas"]["agents"] is None  # they follow from an argument
     assert "debate" not in group_files("mas")
+
+
+def test_agents_that_follow_from_an_argument_without_a_default_are_not_listed(monkeypatch):
+    class Sized(Workflow):
+        size: int
+
+        async def run(self, task, team): ...
+
+    monkeypatch.setattr("verl_mas.workflow.base.find", lambda name, path=None: Sized)
+    assert team_file("sized")["mas"] == {"workflow": {"name": "sized"}, "agents": None}
 
 
 @pytest.mark.parametrize("name", TEAMS)
