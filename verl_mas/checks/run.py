@@ -318,10 +318,9 @@ def exit_on_error() -> Iterator[None]:
 
 def finalize_team(config: DictConfig) -> None:
     """Complete a composed configuration, and log the changes. If that fails, raise all errors that the checks find."""
-    try:
-        for line in complete(config):
-            logger.warning("verl-mas set: %s", line)
-    except Exception:
-        # The checks report this error together with all others.
-        raise_all(examine(config).errors)
-        raise
+    refusals = Refusals()
+    for line in refusals.result(lambda: complete(config)) or ():
+        logger.warning("verl-mas set: %s", line)
+    if refusals.errors:
+        # The checks usually report the cause, together with all other errors.
+        raise_all(examine(config).errors or refusals.errors)
