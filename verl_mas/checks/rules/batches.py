@@ -127,7 +127,7 @@ def nothing_saved(run: ExaminedRun) -> ConfigWarning | None:
 
 @rule(seen="huggingface/trl#2872, dhcode-cpp/X-R1#66, huggingface/trl#3452", of="learning")
 def rate_of_adapter(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
-    """An adapter learns at about ten times the rate for whole weights."""
+    """A LoRA adapter needs about ten times the learning rate of whole weights."""
     if view.get("model.lora_rank") and (rate := view.get("actor.optim.lr")) <= 2e-6:
         value, reason = stated(view, "actor.optim.lr", "model.lora_rank"), "the rate is one for whole weights"
         fix = f"set {setting(view, 'actor.optim.lr')}={rate * 10:g} or more: ten times that rate is usual for LoRA"
