@@ -1,4 +1,4 @@
-"""Rows of older weights are corrected, or there are none."""
+"""Settings that an asynchronous mode accepts; `rules/test_rules.py` has those that it refuses."""
 
 from __future__ import annotations
 
@@ -6,16 +6,37 @@ import pytest
 
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.rules import every_rule
-from verl_mas.config.modes import COLOCATED
+from verl_mas.config.modes import COLOCATED, MODES, SEPARATE
 from verl_mas.engines.serving import settled
 from verl_mas.errors import ConfigWarning
 
 SAMPLER = {"trainer__v1__sampler__max_off_policy_threshold": 2, "trainer__v1__sampler__max_off_policy_strategy": "wait"}
 WAIT = {"trainer__v1__trainer_mode": COLOCATED.name, **SAMPLER}
+TOKEN = {"algorithm__rollout_correction__rollout_is": "token"}
+APART = {
+    "trainer__v1__trainer_mode": SEPARATE.name,
+    "trainer__v1__separate_async__parameter_sync_step": 1,
+    "actor_rollout_ref__rollout__checkpoint_engine__backend": "ray",
+    **SAMPLER,
+    **TOKEN,
+}
 
 
 def found(config):
-    return list(every_rule()["corrected"].problems(settled(ExaminedRun.of(config))))
+    """Return the problems of the rules for modes and training."""
+    run = settled(ExaminedRun.of(config))
+    rules = (one for one in every_rule().values() if one.check.__module__.rpartition(".")[2] in ("modes", "training"))
+    return [problem for rule in rules for problem in rule.problems(run)]
+
+
+MORE_AHEAD = {"trainer__v1__colocate_async__num_warmup_batches": 2, "trainer__v1__sampler__max_off_policy_threshold": 3}
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {**WAIT, **TOKEN}, APART, {**WAIT, **TOKEN, **MORE_AHEAD}], ids=[*MODES, "more steps ahead"]
+)
+def test_every_mode_is_accepted_with_what_its_word_sets(two, settings):
+    assert found(two(**settings)) == []
 
 
 def test_without_tasks_ahead_nothing_is_stale_so_nothing_must_be_corrected(two):

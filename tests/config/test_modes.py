@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import yaml
 from omegaconf import OmegaConf
-from recipe_configs import accepted
 
 import verl_mas.config
 from verl_mas.config.compose import compose
@@ -21,7 +20,7 @@ FOLDER = Path(verl_mas.config.__file__).parent / "hydra" / "mas" / "mode"
 
 @pytest.mark.parametrize("word", [mode.verl for mode in MODES.values()])
 def test_one_word_after_the_recipe_switches_its_mode(word):
-    config = accepted([RECIPE, f"+mas/mode={word}"]).config
+    config = compose([RECIPE, f"+mas/mode={word}"])
     mode = mode_of(config)
     assert mode is not None and mode.verl == word
     assert staleness_of(config) == (Staleness(1, 2, "wait") if mode.asynchronous else None)
