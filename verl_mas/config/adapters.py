@@ -94,7 +94,7 @@ def bases(mas: MasConfig) -> list[str]:
     return [name for name in mas.policies if adapters(mas, name)]
 
 
-def resident(mas: MasConfig, name: str) -> str:
+def host_policy(mas: MasConfig, name: str) -> str:
     """Return the policy whose processes and engines a policy uses: its base, or the policy itself."""
     return mas.policies[name].adapter_of or name
 
