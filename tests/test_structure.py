@@ -287,12 +287,6 @@ def written(tmp_path, monkeypatch):
     return written
 
 
-def test_a_long_function_is_found(written):
-    path = written("def f():\n    a = 1\n    b = 2\n")
-    assert list(long_functions(path, 2)) == ["new.py:1 f: 3 lines"]
-    assert list(long_functions(path, 3)) == []
-
-
 def test_an_upward_arrow_is_found_also_to_the_public_names():
     order = [["errors"], ["config"], ["cli"]]
     assert upward([("config", "errors"), ("cli", "config")], order) == set()
@@ -320,10 +314,6 @@ def test_a_private_name_is_found(written):
         private_names(written("from verl_mas import row\nfrom verl_mas.verl_.row import _x, y\nrow._z\ny.z\n"))
     )
     assert found == ["new.py:2 _x", "new.py:3 row._z"]
-
-
-def test_any_is_counted_where_it_is_used_and_not_where_it_is_imported(written):
-    assert anys(written("from typing import Any\nx: dict[str, Any] = {}\ndef f(y: Any) -> Any: ...\n")) == 3
 
 
 def test_comments_docstrings_and_blank_lines_are_no_code():

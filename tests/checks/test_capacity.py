@@ -33,17 +33,6 @@ def test_a_recipe_is_planned_without_gpus_data_or_model_files():
     assert plan.disk == pytest.approx(90, rel=0.01)
 
 
-def test_the_check_of_a_run_elsewhere_warns_of_what_it_cannot_see():
-    report = examine_command(SEPARATE, FOUR)
-    assert report.accepted, report.problems
-    assert "the run is on 4 GPUs of 80 GB" in report.problems and "ray_init" not in report.problems
-
-
-def test_one_policy_may_take_what_verl_allows():
-    _, report = plan_command(["+recipe=math/shared", f"{KEY}=0.87", "actor_rollout_ref.rollout.name=vllm"], FOUR)
-    assert not any("add up" in error.rule for error in report.errors)
-
-
 def test_a_context_that_the_cache_does_not_hold_is_named():
     model = ["actor_rollout_ref.model.path=Qwen/Qwen2.5-7B", "actor_rollout_ref.model.use_fused_kernels=false"]
     long = ["+recipe=math/shared", WHOLE_CONTEXT, f"{KEY}=0.25", *model]

@@ -67,17 +67,6 @@ def test_in_a_multirun_the_user_must_write_interpolated_settings(two):
         TeamCheck().on_job_start(config)
 
 
-def test_a_run_with_another_trainer_is_not_checked(two):
-    TeamCheck().on_job_start(two(trainer__v1__trainer_mode="sync"))
-
-
-def test_if_every_policy_has_a_model_verl_reads_the_data_with_the_first(two):
-    config = two()
-    config.mas.policies = {name: {"overrides": {"model": {"path": f"/{name}"}}} for name in ("a", "b")}
-    TeamCheck().on_run_start(config)
-    assert config.actor_rollout_ref.model.path == "/a"
-
-
 def test_a_later_policy_may_have_the_model_of_the_base(two):
     config = two()
     paths = {"a": "hub/other", "b": config.actor_rollout_ref.model.path}

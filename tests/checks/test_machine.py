@@ -73,17 +73,3 @@ def test_a_slurm_step_without_gpus_is_refused_with_the_options_of_srun(monkeypat
     assert error.value == "this Slurm step has no GPU" and "srun --gpus-per-node=8 --cpus-per-task" in error.fix
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
     assert all("Slurm" not in problem.value for problem in machine.check_resources(run))
-
-
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_a_server_at_127_0_0_1_is_warned_of_in_a_run_on_several_nodes(make, nodes):
-    config = make(
-        "search_team",
-        mas__policies={"main": {}, "far": {"remote": {"base_url": "http://localhost:8001/v1", "model": "m"}}},
-        trainer__nnodes=nodes,
-    )
-    warnings = list(machine.check_addresses(ExaminedRun.of(config)))
-    assert [warning.value.partition("=")[0] for warning in warnings] == [
-        "mas.workflow.args.retriever",
-        "mas.policies.far.remote.base_url",
-    ][: 2 * (nodes - 1)]

@@ -51,15 +51,3 @@ def test_stale_rows_of_each_policy_are_corrected_or_bypassed(two, bypass):
     (warning,) = found(two(**WAIT, mas__policies={"a": {"rollout_correction": own}, "b": {}}))
     assert isinstance(warning, ConfigWarning) and warning.value.startswith("policy b")
     assert found(two(**WAIT, mas__policies={name: {"rollout_correction": own} for name in "ab"})) == []
-
-
-def test_an_agent_that_does_not_train_may_leave_tokens_out(two):
-    verifier = {"policy": "b", "trainable": False, "sampling": {"top_p": 0.5}}
-    assert found(two(**WAIT, **TOKEN, mas__agents={"solver": {"policy": "a"}, "verifier": verifier})) == []
-
-
-def test_adapters_are_trained_on_the_engines_gpus_and_not_apart_unless_merged(two):
-    rank = {"actor_rollout_ref__model__lora_rank": 4, "actor_rollout_ref__rollout__name": "vllm"}
-    assert found(two(**WAIT, **TOKEN, **rank)) == []
-    assert ["leaves adapters out" in str(error) for error in found(two(**APART, **rank))] == [True, True]
-    assert found(two(**APART, **rank, actor_rollout_ref__model__lora__merge=True)) == []

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from omegaconf import OmegaConf
 
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.run import validate
@@ -49,12 +48,6 @@ def test_every_key_of_the_table_is_one_of_verl_and_takes_verls_own_value():
 def test_what_verl_reads_or_passes_on_is_accepted(make, settings):
     config = make(**settings)
     assert [*check_keys(config), *check_values(config)] == []
-
-
-def test_a_resolved_configuration_is_checked_as_one_with_interpolations(make):
-    config = make()
-    OmegaConf.resolve(config)
-    assert list(check_values(config)) == []
 
 
 @pytest.mark.parametrize(

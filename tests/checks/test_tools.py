@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 from verl_contract.sources import file_of
-from wrong_configs import SERVER, files
 
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.tools import FORMATS, check_tool_prompts, configured_tools
 
+SERVER = str(Path(__file__).parents[1] / "support/mcp_server.py")
 NATIVE = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
 FUNCTIONS = "actor_rollout_ref.rollout.multi_turn.function_tool_path"
 PRESS = """
@@ -42,13 +43,13 @@ def find(make):
 def test_tools_are_known_by_the_names_that_verl_gives_them(find, tmp_path):
     assert len(find()[1]) == 1
     # verl takes a name once per process.
-    files(tmp_path, {"press.py": PRESS})
+    (tmp_path / "press.py").write_text(PRESS)
     tools, problems = find(**{FUNCTIONS: f"{tmp_path}/press.py"})
     assert problems == [] and tools["press"].schema["function"]["parameters"]["required"] == ["button"]
-    files(tmp_path, {"named.yaml": f"tools: [{{{CLASS}, tool_schema: {SCHEMA}}}]"})
+    (tmp_path / "named.yaml").write_text(f"tools: [{{{CLASS}, tool_schema: {SCHEMA}}}]")
     assert find(**{NATIVE: f"{tmp_path}/named.yaml"})[1] == []
     # Only an object of the class knows its name.
-    files(tmp_path, {"unnamed.yaml": f"tools: [{{{CLASS}}}]"})
+    (tmp_path / "unnamed.yaml").write_text(f"tools: [{{{CLASS}}}]")
     assert find(**{NATIVE: f"{tmp_path}/unnamed.yaml"})[1] == []
 
 
@@ -87,7 +88,7 @@ NO_RESULTS = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception
 def test_a_template_that_hides_tools_or_writes_calls_in_another_format_is_found(
     make, find, letters, tmp_path, template, settings, says
 ):
-    files(tmp_path, {"schema.yaml": f"tools: [{{{CLASS}, tool_schema: {SCHEMA}}}]"})
+    (tmp_path / "schema.yaml").write_text(f"tools: [{{{CLASS}, tool_schema: {SCHEMA}}}]")
     settings = {
         "actor_rollout_ref__model__path": str(letters / "model"),
         "actor_rollout_ref__model__custom_chat_template": template,

@@ -12,12 +12,11 @@ from argparse import Action
 from pathlib import Path
 
 import pytest
-from broken import KINDS, MACHINES, MARKS, few, limited_memory, machine, make, many
+from broken import KINDS, MACHINES, MARKS, few, limited_memory, machine, make, many, time_limit
 from hypothesis import event, given, note, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 from view_runs import session, write_metrics, write_run
-from wrong_configs import time_limit
 
 from verl_mas import cli
 from verl_mas.cli.completion import parsers

@@ -4,7 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_mas.config import load
-from verl_mas.config.adapters import adapter_table, adapters, bases, read_table, resident, write_table
+from verl_mas.config.adapters import adapter_table, adapters, bases, host_policy, read_table, write_table
 from verl_mas.config.placement import local_policies, policies_on
 from verl_mas.config.run import Run
 
@@ -31,7 +31,7 @@ def test_a_base_that_is_not_declared_is_added_never_trained_and_alone_has_proces
     assert list(mas.policies) == ["solver", "verifier", "shared_base"]
     assert not mas.policies["shared_base"].is_trained
     assert (adapters(mas, "shared_base"), bases(mas)) == (["solver", "verifier"], ["shared_base"])
-    assert [resident(mas, name) for name in mas.policies] == ["shared_base"] * 3
+    assert [host_policy(mas, name) for name in mas.policies] == ["shared_base"] * 3
     assert local_policies(mas) == policies_on(mas, "shared") == ["shared_base"]
 
 

@@ -75,16 +75,6 @@ def test_a_joining_run_on_the_cpu_drops_the_counters_of_its_own_cluster_and_keep
     assert on_gpus.ray_kwargs.ray_init.num_cpus == 64
 
 
-def test_the_folder_is_added_where_no_environment_is_set(ray_start):
-    for init in ({}, {"runtime_env": None}, {"runtime_env": {}}):
-        made = OmegaConf.create({"trainer": {"device": "cuda"}, "ray_kwargs": {"ray_init": init}})
-        cluster.adapt(made)
-        assert made.ray_kwargs.ray_init == {"runtime_env": {"env_vars": {VARIABLE: str(Path.cwd())}}}
-    left_to_the_check = OmegaConf.create({"ray_kwargs": {"ray_init": None}})
-    cluster.adapt(left_to_the_check)
-    assert left_to_the_check == {"ray_kwargs": {"ray_init": None}}
-
-
 @pytest.mark.parametrize("how", ["job", "setting"])
 def test_where_ray_sends_a_copy_of_the_folder_workers_stay_in_the_copy(how, monkeypatch, ray_start):
     if how == "job":

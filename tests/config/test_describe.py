@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from verl_mas.advantage.options import AdvantageOptions
-from verl_mas.config.describe import field_meanings, settings
+from verl_mas.config.describe import settings
 from verl_mas.config.schema import MasConfig
 from verl_mas.config.values import Count
 from verl_mas.engines.transformers.request import Options
@@ -54,10 +54,3 @@ def test_every_setting_has_a_meaning():
     kinds = [MasConfig, AdvantageOptions, Options, WarmUp, *SHIPPED]
     every = [setting for kind in kinds for setting in settings(kind, kind.__name__)]
     assert [setting.path for setting in every if not setting.meaning] == []
-
-
-def test_settings_of_a_class_without_source_have_no_meaning():
-    made = type("Made", (), {"__annotations__": {"count": int}, "count": 1, "__module__": __name__})
-    assert field_meanings(made) == {}
-    assert [str(setting) for setting in settings(dataclass(made), "it")] == ["it.count: a whole number (default 1)"]
-    assert [item.name for item in fields(made)] == ["count"]

@@ -1,4 +1,4 @@
-"""Values in the group files agree with the types and defaults of the dataclasses."""
+"""The group files of teams: those that are made from workflows, and the values in the others."""
 
 from __future__ import annotations
 
@@ -6,54 +6,52 @@ from dataclasses import asdict
 
 import pytest
 import yaml
-from omegaconf import OmegaConf
 
 from verl_mas.config import load
-from verl_mas.config.describe import settings
+from verl_mas.config.compose import compose
 from verl_mas.config.hydra import group_files
-from verl_mas.config.schema import MasConfig, PolicySpec, WorkflowSpec
-from verl_mas.config.values import load_dataclass
-from verl_mas.workflow.base import resolve
-from verl_mas.workflow.members import members_of
+from verl_mas.config.schema import MasConfig
+from verl_mas.workflow.base import Workflow, team_file
 
-# The agents of a program, of an environment of verifiers and of a world come from an argument.
-GIVEN = ("team", "program", "verifiers", "world")
-TEAMS = [file for name, file in group_files("mas").items() if name not in GIVEN and "/" not in name]
+# Teams whose file has values of its own, and the agents of its workflow.
+TEAMS = ("ensemble", "reasoner_tool_user", "single_tool_user")
 
 
-def test_every_setting_of_the_schema_can_be_overridden_without_a_plus(make):
-    written = make("single").mas
-    for setting in settings(MasConfig, "mas"):
-        path = setting.path.removeprefix("mas.")
-        if "<name>" not in path:
-            assert OmegaConf.select(written, path, default="missing") != "missing", setting
-
-
-def test_the_yaml_has_the_defaults_of_the_schema(make):
+def test_every_setting_has_the_default_of_the_schema_and_can_be_overridden_without_a_plus(make):
     team, default = load(make("single").mas), load({"agents": {"solver": {}}})
-    team.agents = default.agents = {}
     assert team == default
-
-
-@pytest.mark.parametrize("file", TEAMS, ids=lambda file: file.stem)
-def test_a_teams_yaml_names_the_agents_of_its_workflow(file):
-    """They are written out so that `mas.agents.<agent>.policy=...` needs no plus."""
-    written = yaml.safe_load(file.read_text())["mas"]
-    assert written["workflow"]["name"] == file.stem
-    members = members_of(resolve(WorkflowSpec(file.stem)).agents, {}, {"main": PolicySpec()})
-    roles = list(dict.fromkeys(member.role for member in members.values()))
-    assert written["agents"] == {role: {"policy": "main"} for role in roles}
-
-
-def test_the_yaml_has_no_setting_that_the_schema_lacks_and_every_default_loads_again(make):
-    known = {setting.path for setting in settings(MasConfig, "mas")}
-    assert {f"mas.{path}" for path in _paths(OmegaConf.to_container(make("team").mas))} <= known
-    assert load_dataclass(MasConfig, asdict(MasConfig()), "mas") == MasConfig()
+    assert make("single").mas.keys() == asdict(MasConfig()).keys()
     assert asdict(load(asdict(load(None)))) == asdict(load(None))
 
 
-def _paths(tree, start=""):
-    for key, value in tree.items():
-        yield start + key
-        if isinstance(value, dict):
-            yield from _paths(value, f"{start}{key}.")
+def test_a_workflow_without_a_file_is_a_team_with_its_agents_by_role(make):
+    assert make("debate").mas.agents == {"debater": {"policy": "main"}}
+    assert "debate" not in group_files("mas")
+
+
+def test_agents_that_follow_from_an_argument_without_a_default_are_not_listed(monkeypatch):
+    class Sized(Workflow):
+        size: int
+
+        async def run(self, task, team): ...
+
+    monkeypatch.setattr("verl_mas.workflow.base.find", lambda name, path=None: Sized)
+    assert team_file("sized")["mas"] == {"workflow": {"name": "sized"}, "agents": None}
+
+
+@pytest.mark.parametrize("name", TEAMS)
+def test_a_teams_yaml_names_the_agents_of_its_workflow(name):
+    written = yaml.safe_load(group_files("mas")[name].read_text())["mas"]
+    assert written["agents"] == team_file(name)["mas"]["agents"] and written["workflow"]["name"] == name
+
+
+def test_another_package_adds_group_files_by_an_entry_point(tmp_path, monkeypatch):
+    team = "# @package _global_\ndefaults: [team, _self_]\nmas: {workflow: {name: single}, max_sessions: 7}\n"
+    points = "[verl_mas.hydra]\nzoo = zoo_groups\n"
+    files = {"zoo_groups/__init__.py": "", "zoo_groups/mas/zoo.yaml": team}
+    files |= {"zoo-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: zoo\nVersion: 1\n"}
+    for name, text in (files | {"zoo-1.dist-info/entry_points.txt": points}).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert compose(["+mas=zoo"]).mas.max_sessions == 7 and "zoo" in group_files("mas")

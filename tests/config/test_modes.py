@@ -13,7 +13,6 @@ from verl_mas.config.compose import compose
 from verl_mas.config.merge import leaves
 from verl_mas.config.modes import MODES, Staleness, mode_of, staleness_of
 from verl_mas.config.run import Run
-from verl_mas.config.verl_settings import verl_settings
 
 RECIPE = "+recipe=math/shared"
 FOLDER = Path(verl_mas.config.__file__).parent / "hydra" / "mas" / "mode"
@@ -43,13 +42,6 @@ def test_engines_apart_get_weights_as_the_device_allows():
         view = Run.of(config).view("main").config
         OmegaConf.resolve(view)
         assert view.actor_rollout_ref.rollout.checkpoint_engine.backend == name
-
-
-def test_sync_is_what_a_team_does_without_the_word():
-    plain = compose([RECIPE])
-    assert compose([RECIPE, "+mas/mode=sync"]) == plain
-    own = verl_settings().yaml["trainer"]["v1"]["sampler"]
-    assert OmegaConf.to_container(plain.trainer.v1.sampler) == own
 
 
 def test_sync_sets_back_whatever_another_mode_has_set_except_for_the_correction():

@@ -17,12 +17,6 @@ def test_importing_the_package_loads_neither_torch_nor_ray():
     assert done.stdout.strip() == "set()"
 
 
-def test_an_empty_block_is_one_policy_on_one_pool():
-    team = load({"policies": None})
-    assert list(team.policies) == ["main"]
-    assert list(team.pools) == ["shared"]
-
-
 def test_a_snapshot_is_served_as_its_policy_where_it_has_no_overrides_of_its_own():
     source = {"model": {"path": "m"}, "rollout": {"dtype": "float16", "n": 2}, "actor": {"optim": {"lr": 1e-6}}}
     past = {"snapshot": {"of": "main", "every": 2}, "overrides": {"rollout": {"n": 3}}}

@@ -21,10 +21,3 @@ REMOTE = {"base_url": "http://localhost:8000/v1", "model": "m"}
 def test_a_policy_has_one_source_of_weights(policy, says):
     with pytest.raises(InvalidInput, match=says):
         load({"policies": {"p": policy}})
-
-
-@pytest.mark.parametrize(
-    "policy", [{"remote": REMOTE}, {"adapter_of": "base"}, {"overrides": {"model": {"path": "x"}}}]
-)
-def test_a_policy_with_one_source_is_loaded(policy):
-    assert "p" in load({"policies": {"p": policy}}).policies

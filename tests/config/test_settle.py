@@ -42,7 +42,3 @@ def test_what_a_team_has_in_other_words_is_set_and_said_in_one_line(make, given,
 def test_a_sound_team_and_a_run_without_one_are_left_alone(make):
     assert settle(make()) == []
     assert settle(make(mas=None, algorithm__use_kl_in_reward=True)) == []
-
-
-def test_the_kl_of_several_policies_is_not_settled(two):
-    assert settle(two(algorithm__use_kl_in_reward=True)) == []

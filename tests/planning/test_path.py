@@ -13,10 +13,8 @@ from recipe_configs import composed
 from verl.utils import torch_functional
 from verl.workers.engine.utils import enable_full_determinism
 
-from verl_mas.checks import place
 from verl_mas.checks import run as checks
-from verl_mas.checks.examined import ExaminedRun
-from verl_mas.checks.rules import engines, every_rule
+from verl_mas.checks.rules import engines
 from verl_mas.checks.run import examine_command, finalize_team
 from verl_mas.config.verl_settings import ATTENTION, attention
 from verl_mas.planning import path
@@ -65,17 +63,6 @@ def test_of_other_machines_flash_attn_is_assumed_unless_this_one_has_gpus(finds,
         policy["training"].startswith(f"attention: {attended}") for policy in report.summary["policies"].values()
     )
     assert "flash" not in report.problems
-
-
-@pytest.mark.parametrize("where", [None, "8x80"])
-def test_flash_attn_that_is_asked_for_and_not_there_is_one_error_here_and_a_warning_elsewhere(finds, where):
-    finds("vllm", "cupy")
-    with place.run_on(parse_gpus(where) if where else None):
-        run = ExaminedRun.of(settled(LARGE, f"++{ATTENTION}=flash_attention_2"))
-        found, *_ = every_rule()["attention_installed"].problems(run)
-    assert type(found).__name__ == ("ConfigWarning" if where else "ConfigError")
-    assert found.value == f"{ATTENTION}=flash_attention_2, and flash_attn is not installed"
-    assert f"set ++{ATTENTION}=sdpa, or install flash-attn" in found.fix
 
 
 @pytest.mark.parametrize("installed", [True, False])

@@ -14,15 +14,14 @@ CARD, FREE = 80 * GIB, 70 * GIB
 VLLM, SGLANG = POLICY, replace(POLICY, engine="sglang")
 
 
-def test_vllm_takes_its_fraction_of_the_whole_card_with_context_and_graphs():
+def test_vllm_takes_its_fraction_of_the_card_and_sglang_of_what_is_free():
     held = serving.awake(VLLM, serving.kv_cache(VLLM, CARD, FREE))
     assert sum(held.values()) == pytest.approx(0.5 * CARD)
-
-
-def test_sglang_takes_its_fraction_of_what_is_free_and_has_context_and_graphs_beside_it():
     held = serving.awake(SGLANG, serving.kv_cache(SGLANG, CARD, FREE))
     assert held["weights"] + held["KV cache"] == pytest.approx(0.5 * FREE)
-    assert sum(held.values()) - 0.5 * FREE == pytest.approx(2.5 * GIB)
+    assert sum(held.values()) - 0.5 * FREE == pytest.approx(2.5 * GIB), "context and graphs come on top"
+    embedded = replace(POLICY, engine="transformers", fraction=None, sequences=10, row=100)
+    assert serving.kv_cache(embedded, CARD, FREE) == 1000 * serving.kv_per_token(embedded), "its longest batch"
 
 
 def test_an_engine_tries_the_largest_image_when_it_starts():
@@ -35,14 +34,13 @@ def test_an_engine_tries_the_largest_image_when_it_starts():
 
 def test_weights_are_divided_by_tensor_and_pipeline_parallel_ranks_and_copied_by_data_parallel_ones():
     wide = replace(VLLM, tensor_parallel=2, pipeline_parallel=2, data_parallel=3)
-    assert wide.replica == 12
-    assert serving.weights(wide) == MODEL.served / 4
-    assert serving.kv_per_token(wide) == MODEL.kv_bytes() / 4
-
-
-def test_an_engine_without_a_fraction_holds_its_longest_batch():
-    embedded = replace(POLICY, engine="transformers", fraction=None, sequences=10, row=100)
-    assert serving.kv_cache(embedded, CARD, FREE) == 1000 * serving.kv_per_token(embedded)
+    assert (wide.replica, serving.weights(wide), serving.kv_per_token(wide)) == (
+        12,
+        MODEL.served / 4,
+        MODEL.kv_bytes() / 4,
+    )
+    slots = replace(VLLM, serves_adapters=True, ranks=2 * 8)
+    assert serving.weights(slots) - serving.weights(VLLM) == 2 * 16 * MODEL.adapted()
 
 
 def test_asleep_the_context_and_the_graphs_stay_and_what_an_engine_does_not_free():
@@ -73,8 +71,3 @@ def test_weights_arrive_in_a_bucket_beside_the_largest_tensor_in_float32():
     held = serving.syncing(VLLM)
     assert (held["bucket"], held["gathered tensor"]) == (2 * GIB, 4 * MODEL.largest)
     assert "bucket" not in serving.syncing(replace(VLLM, trains=False))  # it reads its checkpoint
-
-
-def test_an_engine_has_a_slot_of_the_largest_rank_for_every_adapter():
-    slots = replace(VLLM, serves_adapters=True, ranks=2 * 8)
-    assert serving.weights(slots) - serving.weights(VLLM) == 2 * 16 * MODEL.adapted()

@@ -11,9 +11,8 @@ from verl_mas.config.adapters import adapters
 from verl_mas.config.merge import snapshots
 from verl_mas.config.placement import local_policies
 from verl_mas.config.run import Run, load
-from verl_mas.workflow.base import agents_of, resolve
+from verl_mas.workflow.base import agents_of
 
-PUZZLES = ["plan_path", "sokoban", "sudoku"]
 PER_ROLE = "++mas.policies.{0}={{}} ++mas.policies.{1}={{}} mas.agents.{0}.policy={0} mas.agents.{1}.policy={1}"
 
 
@@ -52,30 +51,6 @@ def test_the_laptops_arms_of_the_code_team_generate_as_many_replies_per_turn():
         return tasks * team.branch.k * len(agents_of(team))
 
     assert replies() == replies(*ARMS["single_coder"])
-
-
-@pytest.mark.parametrize("puzzle", PUZZLES)
-@pytest.mark.parametrize("separate", ["", PER_ROLE.format("tool_user", "planner")])
-def test_the_puzzles_run_with_the_papers_tool_user(puzzle, separate):
-    memory = "actor_rollout_ref.rollout.gpu_memory_utilization=0.4" if separate else ""
-    team = accepted(f"+mas=tool_user_planner +recipe={puzzle}/qwen3 {memory} {separate}").mas
-    assert len(local_policies(team)) == (2 if separate else 1)
-
-
-@pytest.mark.parametrize("puzzle", PUZZLES)
-def test_a_puzzle_has_folders_of_its_own(puzzle):
-    team = "+mas=planner_executor"
-    for recipe in (f"+platform=cpu {team} +recipe={puzzle}/laptop", f"{team} +recipe={puzzle}/qwen3"):
-        config = composed(recipe)
-        assert config.trainer.project_name == puzzle
-        paths = [config.data.train_files, config.data.val_files, config.trainer.default_local_dir]
-        paths += [config.actor_rollout_ref.model.path] if "laptop" in recipe else []
-        assert all(path.startswith(f"runs/{puzzle}") for path in paths)
-
-
-def test_the_single_player_is_trained_on_twice_the_tasks():
-    twice = "data.train_batch_size=256 actor_rollout_ref.actor.ppo_mini_batch_size=128"
-    accepted(f"+mas=single_player +recipe=plan_path/qwen3 {twice}")
 
 
 def test_the_variant_with_adapters_trains_one_per_role_on_one_base():
@@ -142,11 +117,3 @@ def test_the_learner_is_in_both_seats_and_its_opponent_is_a_snapshot(command, pa
 )
 def test_split_information_takes_the_variants_of_its_page(recipe, overrides, agents):
     assert list(agents_of(validate(composed(f"+platform=cpu +recipe={recipe}/laptop {overrides}")))) == agents
-
-
-@pytest.mark.parametrize("recipe", ["split_clues", "guide_driver"])
-def test_with_split_information_candidates_can_be_played_on(recipe):
-    branches = "algorithm.adv_estimator=at_grpo mas.branch.k=8 actor_rollout_ref.rollout.n=1"
-    played = "++mas.workflow.args.continuations=1 ++mas.advantage.baseline=leave_one_out ++mas.advantage.scale=none"
-    team = validate(composed(f"+platform=cpu +recipe={recipe}/laptop {branches} {played}"))
-    assert resolve(team.workflow).probes and team.branch.k == 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime, tzinfo
 from itertools import cycle
 from pathlib import Path
+from types import FrameType
 from unittest.mock import patch
 
 from hypothesis import HealthCheck, settings
@@ -105,3 +107,17 @@ def machine(shifts: Sequence[float], size: int | None) -> Iterator[None]:
 
 # Half of the machines are sound, or full disks would hide every other error.
 MACHINES = st.just(([0.0], None)) | st.tuples(CLOCKS, st.none() | SIZES)
+
+
+@contextmanager
+def time_limit(seconds: int) -> Iterator[None]:
+    def expired(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"no answer after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, expired)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

@@ -117,19 +117,26 @@ def test_a_queue_that_is_restored_has_no_rows_that_are_trained_or_will_be_sample
     assert list(data_plane.tasks(data_plane.TRAIN)) == ["4-0", "4-1", "5-0"]
 
 
-def test_tasks_that_end_while_rows_are_written_share_the_next_call(monkeypatch, tags):
+@pytest.fixture
+def puts(monkeypatch):
+    """The partition and keys of each call that puts rows. A call with the task `bad` fails."""
     calls = []
 
-    async def slow(keys, partition_id, **rest):
+    async def put(keys, partition_id, **rest):
         calls.append((partition_id, keys))
         await asyncio.sleep(0.02)
+        if "bad_0_0" in keys:
+            raise RuntimeError("no storage")
 
-    monkeypatch.setattr(data_plane.tq, "async_kv_batch_put", slow)
+    monkeypatch.setattr(data_plane.tq, "async_kv_batch_put", put)
+    return calls
 
+
+def test_tasks_that_end_while_rows_are_written_share_the_next_call(puts, tags):
     async def end(writer, after, row, partition):
         await asyncio.sleep(after)
         await writer.put([row], partition)
-        assert any(str(row.key) in keys for _, keys in calls)
+        assert any(str(row.key) in keys for _, keys in puts)
 
     async def run():
         writer = data_plane.Writer()
@@ -140,46 +147,27 @@ def test_tasks_that_end_while_rows_are_written_share_the_next_call(monkeypatch, 
 
     asyncio.run(run())
     trained = (["a_0_0"], ["b_0_0", "c_0_0"], ["e_0_0"], ["f_0_0"])
-    assert sorted(calls) == [*(("train", keys) for keys in trained), ("val", ["d_0_0"])]
+    assert sorted(puts) == [*(("train", keys) for keys in trained), ("val", ["d_0_0"])]
 
 
-def test_many_rows_are_put_in_calls_between_which_sessions_go_on(monkeypatch, tags):
-    sizes = []
-
-    async def put(keys, **rest):
-        sizes.append(len(keys))
-
-    monkeypatch.setattr(data_plane.tq, "async_kv_batch_put", put)
+def test_many_rows_are_put_in_calls_between_which_sessions_go_on(puts, tags):
     rows = [stored(tags, f"task{number}") for number in range(2 * data_plane.ROWS_OF_A_CALL + 1)]
     asyncio.run(data_plane.Writer().put(rows, data_plane.TRAIN))
-    assert sizes == [data_plane.ROWS_OF_A_CALL, data_plane.ROWS_OF_A_CALL, 1]
+    assert [len(keys) for _, keys in puts] == [data_plane.ROWS_OF_A_CALL, data_plane.ROWS_OF_A_CALL, 1]
 
 
-def test_rows_of_policies_that_see_images_and_of_others_are_put_in_calls_of_their_own(monkeypatch, tags):
-    puts = []
-
-    async def put(keys, fields, **rest):
-        puts.append((keys, fields["position_ids"].dim()))
-
-    monkeypatch.setattr(data_plane.tq, "async_kv_batch_put", put)
+def test_rows_of_policies_that_see_images_and_of_others_are_put_in_calls_of_their_own(puts, tags):
     shapes = {"text": (5,), "seen": (4, 5), "longer": (4, 7), "other": (6,)}
     rows = [stored(tags, name, position_ids=torch.zeros(shape)) for name, shape in shapes.items()]
     asyncio.run(data_plane.Writer().put(rows, data_plane.TRAIN))
-    assert puts == [(["text_0_0", "other_0_0"], 2), (["seen_0_0", "longer_0_0"], 3)]
+    assert [keys for _, keys in puts] == [["text_0_0", "other_0_0"], ["seen_0_0", "longer_0_0"]]
 
 
-def test_a_call_that_fails_fails_every_task_in_it_and_no_other_one(monkeypatch, tags):
-    async def put(keys, partition_id, **rest):
-        await asyncio.sleep(0)
-        if "bad_0_0" in keys:
-            raise RuntimeError("no storage")
-
-    monkeypatch.setattr(data_plane.tq, "async_kv_batch_put", put)
-
+def test_a_call_that_fails_fails_every_task_in_it_and_no_other_one(puts, tags):
     async def run():
         writer = data_plane.Writer()
-        puts = [writer.put([stored(tags, uid)], data_plane.TRAIN) for uid in ("bad", "beside")]
-        first = await asyncio.gather(*puts, return_exceptions=True)
+        ends = [writer.put([stored(tags, uid)], data_plane.TRAIN) for uid in ("bad", "beside")]
+        first = await asyncio.gather(*ends, return_exceptions=True)
         await writer.put([stored(tags, "later")], data_plane.TRAIN)
         return first
 

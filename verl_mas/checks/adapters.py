@@ -27,7 +27,7 @@ OWN = (
 # Settings that an adapter can override with a value up to that of its base.
 LENGTHS = ("rollout.prompt_length", "rollout.response_length")
 HIGHEST_RANK = 512
-# Fields of adapter_config.json that add something to the two matrices per module, and their values in plain LoRA.
+# Fields of adapter_config.json that extend LoRA beyond its two matrices per module -> the values in plain LoRA.
 PLAIN: Mapping[str, tuple[object, ...]] = {
     "use_dora": (None, False),
     "use_rslora": (None, False),
@@ -65,7 +65,7 @@ def _own_settings(run: ExaminedRun, name: str, base: str) -> Iterator[ConfigErro
     found = leaves(OmegaConf.to_container(own, resolve=True)) if isinstance(own, DictConfig) else ()
     for path, value in found:
         key, view = ".".join(path), run.view(base)
-        # A section without settings is a leaf, too.
+        # `leaves` also yields sections without settings.
         if value == {} or any(fnmatch(key, pattern) for pattern in OWN) or value == (of_base := view.get(key)):
             continue
         differs = f"mas.policies.{name}.overrides.{key}={value}, and its base {base} has {of_base}"
@@ -79,7 +79,7 @@ def _own_settings(run: ExaminedRun, name: str, base: str) -> Iterator[ConfigErro
 
 
 def _follows(config: DictConfig, key: str) -> bool:
-    """Whether a value refers to another setting in verl's configuration, and so follows that setting."""
+    """Whether verl's configuration has an interpolation here, so that the value follows another setting."""
     parent, _, last = f"{SECTION}.{key}".rpartition(".")
     node = OmegaConf.select(config, parent)
     return isinstance(node, DictConfig) and last in node and OmegaConf.is_interpolation(node, last)
@@ -100,7 +100,7 @@ def _base(view: View) -> Iterator[ConfigError]:
             yield ConfigError(f"policy {view.name}, a base of adapters: {key}={given}", rule=why, fix=fix)
     why = "" if facts.many_adapters else f"its engine serves several adapters at once: {able}"
     if "vision_config" in settings(view.section("model")):
-        why = "adapters on one base are on models of text: engines leave those on a vision tower out"
+        why = "adapters on one base need a text model, because engines ignore adapters on a vision tower"
     if why := why or facts.lacks("adapters"):
         value = f"policy {view.name}, a base of adapters: {view.engine} with {view.get('model.path')}"
         yield ConfigError(value, rule=why, fix=f"set {SECTION}.rollout.name to one of {able}, or remove adapter_of")
@@ -119,15 +119,15 @@ def _adapter(view: View) -> Iterator[Problem]:
 
 
 def _linear(model: DictConfig) -> list[str] | None:
-    """List the modules that adapters can be on. Embeddings and the head have a matrix, too, and are left out by
+    """List the modules that adapters can be on. Embeddings and the head also have a matrix, so they are excluded by
     name."""
     known = modules(model)
     return known and [name for name in known if "embed" not in (last := name.rpartition(".")[2]) and last != HEAD]
 
 
 def check_targets(view: View, known: list[str] | None) -> Iterator[ConfigError]:
-    """Check `target_modules` and `exclude_modules`. `known`: the modules that an adapter of the policy can be on; None
-    if they are not known."""
+    """Check that `target_modules` and `exclude_modules` select a module. `known`: the modules that an adapter of the
+    policy can be on; None if the model is not on this machine."""
     if known is None:
         return
     wanted, excluded = (plain(view.get(f"model.{key}")) for key in ("target_modules", "exclude_modules"))

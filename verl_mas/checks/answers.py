@@ -62,7 +62,7 @@ def check_rewards(run: ExaminedRun, played: Played | None) -> Iterator[Problem]:
 
 
 def _reward_manager(config: DictConfig) -> Iterator[Problem]:
-    """Construct verl's reward manager as the run does, since it may refuse its settings: verl#1317,
+    """Construct verl's reward manager as the run does, because its constructor may refuse its settings: verl#1317,
     PRIS-CV/MedReasoner#2."""
     manager = config.reward.reward_manager
     if manager.source != "register" or manager.name in ("naive", "remote"):
@@ -91,7 +91,7 @@ def _scored(run: ExaminedRun, first: FirstRows, grader: Grader | None, custom: s
     where = f"the first row of {first.file}"
     if truth is None or (source is None and grader is None):
         lacking = "ground_truth in reward_model" if truth is None else DATA_SOURCE
-        rule, fix = "what scores the answers reads it", f"write {lacking} into every row: `verl-mas data rows` does"
+        rule, fix = "the scorer of the answers reads it", f"write {lacking} into every row: `verl-mas data rows` does"
         yield ConfigError(f"{where} has no {lacking}", rule=rule, fix=fix)
         return
     score: Callable[[str], float]
@@ -120,7 +120,7 @@ def _scored(run: ExaminedRun, first: FirstRows, grader: Grader | None, custom: s
 
 
 def _asked(run: ExaminedRun, first: FirstRows) -> str | None:
-    """Return the form that the prompt of the row asks for; None if it asks for none, or for several."""
+    """Return the answer form that the row's prompt asks for; None if the prompt names no form or several forms."""
     question = " ".join(text_of(message) for message in first.row[str(run.config.data.prompt_key)])
     asked = [name for name, mark in MARKS.items() if mark in question]
     return asked[0] if len(asked) == 1 else None

@@ -41,7 +41,7 @@ class FirstRows:
         return self.sample[0]
 
     def characters(self, prompt_key: str) -> float:
-        """The mean length of a prompt's text."""
+        """Mean number of characters per prompt."""
         return sum(len(text_of(message)) for row in self.sample for message in row[prompt_key]) / len(self.sample)
 
 
@@ -51,7 +51,7 @@ def paths_of(config: DictConfig, setting: str) -> list[object]:
 
 
 def read_by_user_code(config: DictConfig) -> bool:
-    """Whether a class of the user reads the files."""
+    """Whether a dataset class of the user reads the files, so that their format is unknown."""
     return bool(OmegaConf.select(config, "data.custom_cls.path"))
 
 
@@ -100,7 +100,7 @@ def _read(file: str, changed: int) -> tuple[Sequence[str], Sequence[Fields], int
         return list(rows[0]) if rows else [], rows, len(lines)
     import pyarrow.parquet
 
-    # Without pre_buffer, and with a buffer, pages are read one by one, even in a row group of gigabytes.
+    # These two arguments make Arrow read page by page, instead of a whole row group, which may have gigabytes.
     with pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16) as opened_file:
         batch = next(opened_file.iter_batches(batch_size=SAMPLE), None)
         return opened_file.schema_arrow.names, batch.to_pylist() if batch else [], opened_file.metadata.num_rows

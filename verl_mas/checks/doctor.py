@@ -108,7 +108,7 @@ def look_at_machine() -> Iterator[Aspect]:
 
 
 def _gpus() -> list[str]:
-    """The names of the GPUs. A torch built for the CPU finds no GPU, so it is not imported, which takes a second."""
+    """Return the names of the GPUs. A torch for the CPU finds none, so it is not imported, which saves a second."""
     if (installed_version("torch") or "").endswith("+cpu"):
         return []
     import torch
@@ -156,8 +156,8 @@ def look_at_engines() -> Iterator[Aspect]:
 
 
 def look_at_sandbox() -> Iterator[Aspect]:
-    """Check the sandbox for programs that a model wrote. Only teams that run programs need it, so a missing one is not
-    a problem."""
+    """Check the sandbox for model-written programs. A missing sandbox is not a problem, because only teams that run
+    programs need it."""
     try:
         layers, found = asyncio.run(_try_out_sandbox())
     except (ConfigError, ExecutorFailed) as error:

@@ -19,8 +19,8 @@ from verl_mas.rollout.images import image_parts, loaded
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.client import Message, Request
 
-# verl reads images with qwen_vl_utils, which scales each image to a number of tokens in this range. After that, the
-# processor scales the image to its own range. A token is a square of `side` pixels.
+# verl reads images with qwen_vl_utils, which scales each image until its number of tokens is in this range. Then the
+# processor scales the image to its own range. A token covers a square of `side` pixels.
 LEAST, MOST = 4, 16_384
 
 
@@ -58,7 +58,7 @@ def check_images(config: DictConfig, first: FirstRows) -> Iterator[ConfigError]:
 
 
 def check_seeing(view: View, request: Request, where: str) -> Iterator[ConfigError]:
-    """Check that the policy of a request, and its engine, read the images in it."""
+    """Check that the policy of a request, and the policy's engine, can read the images in the request."""
     if not (count := len(image_parts(request.messages))):
         return
     model, engine = view.section("model"), str(view.section("rollout").get("name"))
@@ -71,14 +71,14 @@ def check_seeing(view: View, request: Request, where: str) -> Iterator[ConfigErr
         yield ConfigError(value, rule="a model that is given images has a vision tower", fix=fix)
     elif not all(reads in str(one.get("image_processor_type", reads)) for one in _processors(model)):
         value = f"{given}, and the images of its model {model.path} are not read by a {reads}"
-        rule = f"for others verl sends {engine} all tokens of an image, where it takes one for each image"
+        rule = f"for others verl sends {engine} all tokens of an image, and {engine} expects one token per image"
         fix = f"set {setting} to a Qwen2-VL, Qwen2.5-VL or Qwen3-VL, or write messages without images"
         yield ConfigError(value, rule=rule, fix=fix)
 
 
 def tokens_of(view: View, messages: Sequence[Message]) -> int:
-    """Number of tokens of the images, without the one placeholder per image that the chat template writes; 0 if this
-    number is not known."""
+    """Count the tokens of the images, without the placeholder that the chat template writes for each image; 0 if the
+    model's files do not say how large a token is."""
     parts, model = image_parts(messages), view.section("model")
     vision = vision_of(model) or {}
     if not parts or not isinstance(side := vision.get("patch_size"), int):
@@ -87,12 +87,12 @@ def tokens_of(view: View, messages: Sequence[Message]) -> int:
     own = [_limits(processor, side) for processor in _processors(model)]
     limits = [(LEAST, MOST), *filter(None, own)]
     images = [loaded(part)["image"] for part in parts]
-    # The image behind an address is not loaded here, so it is not counted.
+    # An image at a URL is not loaded here, so its tokens are not counted.
     return sum(image_tokens(image.size, side, limits) - 1 for image in images if not isinstance(image, str))
 
 
 def _processors(model: DictConfig) -> Iterator[Fields]:
-    """Read how a model processes images from its files, as any release of transformers writes them."""
+    """Read the settings of a model's image processor. Releases of transformers write them into different files."""
     folder = local_folder(str(model.path))
     for name in ("preprocessor_config.json", "processor_config.json"):
         file = readable_json(folder / name) if folder else {}
@@ -100,7 +100,7 @@ def _processors(model: DictConfig) -> Iterator[Fields]:
 
 
 def _limits(processor: Fields, side: int) -> tuple[int, int] | None:
-    """The least and the most tokens of an image, from a processor's file."""
+    """Read the smallest and the largest number of tokens per image from a processor's file."""
     size = processor.get("size") or {}
     least = processor.get("min_pixels") or size.get("shortest_edge")
     most = processor.get("max_pixels") or size.get("longest_edge")

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.place import no_connection, target, unless_elsewhere
 from verl_mas.checks.refusals import Problem
-from verl_mas.config.cluster import RAY_INIT, address, joined, loopback_servers
+from verl_mas.config.cluster import RAY_INIT, address, joined
 from verl_mas.config.placement import CPUS_PER_GPU, Resources, cpus_needed, gpus_needed, pool_shape, require, used_pools
 from verl_mas.engines.platform import DEVICE, selected
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -43,7 +43,7 @@ def check_plugin() -> Iterator[ConfigError]:
 
 
 def import_error() -> str:
-    """Import the plugin and return its error, which verl hides; empty if there is none."""
+    """Import the plugin, and return the error of the import, which verl hides; empty if the import succeeds."""
     try:
         importlib.import_module(PLUGIN)
     except Exception as error:  # noqa: BLE001  # whatever the error is, it is shown
@@ -71,7 +71,7 @@ def check_device(config: DictConfig) -> Iterator[ConfigError]:
         value, rule = f"trainer.device={device} on the platform {DEVICE}", "+platform=cpu sets the device of the run"
         yield ConfigError(value, rule=rule, fix="remove trainer.device or +platform=cpu")
     if target() and device == DEVICE:
-        rule = "a plan is one of GPUs; a run on the CPU (+platform=cpu) takes main memory only"
+        rule = "a plan is about GPUs; a run on the CPU (+platform=cpu) needs only main memory"
         yield ConfigError(f"--gpus with trainer.device={device}", rule=rule, fix="remove +platform=cpu, or --gpus")
 
 
@@ -94,7 +94,7 @@ def available(config: DictConfig) -> Resources | None:
 
     gpus, cpus = (config.ray_kwargs.ray_init.get(name) for name in ("num_gpus", "num_cpus"))
     if target():
-        # Only the numbers in the command are known about the machines of `--gpus`; the plan compares the rest.
+        # For the machines of `--gpus`, check only the counts in the command; the plan checks the GPUs.
         return Resources(*(sys.maxsize if count is None else count for count in (gpus, cpus)))
     return Resources(
         gpus=devices_here() if gpus is None else gpus,
@@ -160,9 +160,9 @@ def check_resources(run: ExaminedRun) -> Iterator[Problem]:
 
 
 def check_cluster(config: DictConfig) -> Iterator[Problem]:
-    # A cluster on this machine says nothing about the machines of `--gpus`.
+    # With `--gpus`, the run is on other machines, so a cluster that is reachable from here does not matter.
     if not target() and (why := _absent(config, cluster := address(config))):
-        rule = "a run joins the Ray cluster that it names, and Ray waits minutes for one that is not there"
+        rule = "a run joins the Ray cluster that it names, and Ray waits minutes for a missing cluster"
         fix = f"start it with `ray start --head`; or set ++{RAY_INIT}.address=local, which starts one of the run's own"
         yield ConfigError(f"the Ray cluster at {cluster}: {why}", rule=rule, fix=fix)
 
@@ -175,17 +175,3 @@ def _absent(config: DictConfig, cluster: str | None) -> str:
     if not cluster or cluster == "local" or not named:
         return ""
     return no_connection(cluster) if ADDRESS.fullmatch(cluster) else f"{cluster} is no host:port and no ray://host:port"
-
-
-def check_machine(run: ExaminedRun) -> Iterator[Problem]:
-    yield from check_resources(run)
-    yield from check_packages(run.config)
-    yield from check_addresses(run)
-
-
-def check_addresses(run: ExaminedRun) -> Iterator[ConfigWarning]:
-    """Warn about servers at loopback addresses if pools have several nodes. A cluster that runs already may have more
-    nodes than the pools, so the trainer checks again."""
-    nodes = max((len(pool_shape(run, pool)) for pool in used_pools(run.mas)), default=1)
-    if nodes > 1:
-        yield from loopback_servers(run.mas, vars(run.workflow), nodes)

@@ -18,8 +18,8 @@ FIX = "set the model path to an existing folder or to owner/name"
 
 
 def check_model(config: DictConfig) -> Iterator[Problem]:
-    """Check that a local folder has a model, its tokenizer and a chat template. A name on the hub is searched in the
-    cache of this machine."""
+    """Check that a local folder has a model, its tokenizer and a chat template. A model on the hub is checked if it is
+    in the cache of this machine."""
     model, place = config.actor_rollout_ref.model, "actor_rollout_ref.model"
     for key in ("tokenizer_path", "hf_config_path", "lora_adapter_path"):
         path = model.get(key)

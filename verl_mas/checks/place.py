@@ -1,5 +1,5 @@
-"""Checks of the places where a run reads and writes its files: on this machine, or on a machine that cannot be checked
-from here."""
+"""Checks of the files and folders that a run reads and writes, on this machine or on one that cannot be checked from
+here."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def missing(config: DictConfig, setting: str, path: str, noun: str, fix: str = "
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is an address such as hdfs:// or s3://, which is read when the run starts."""
+    """Whether a path is a URL such as hdfs:// or s3://, which verl copies when the run starts."""
     return "://" in path
 
 
@@ -140,12 +140,12 @@ def not_writable(folder: Path) -> str:
     """Explain why a run cannot write a folder that may not exist yet; empty if it can."""
     parent = folder
     try:
-        # A dangling link counts as existing, because it cannot be replaced by a folder.
+        # A dangling link counts as existing, because no folder can be created in its place.
         while not parent.is_symlink() and not parent.exists():
             parent = parent.parent
         if not parent.is_dir():
             return f"{parent} is a {'file' if parent.exists() else 'link to nowhere'}"
-        # Test by writing, since permissions are not enough: root has them even in /proc and on a read-only disk.
+        # Write a file, because permissions do not decide: root has them even in /proc and on a read-only disk.
         with tempfile.TemporaryFile(dir=parent):
             return ""
     except (OSError, ValueError) as error:

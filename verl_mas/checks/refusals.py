@@ -44,7 +44,7 @@ class Refusals:
         return [problem for problem in self._problems.values() if isinstance(problem, ConfigWarning)]
 
     def of(self, *checks: Iterable[Problem]) -> bool:
-        """Run checks. Returns whether none found an error, so that the caller can skip checks that depend on them."""
+        """Run checks, and return whether all passed, so that the caller can skip checks that depend on them."""
         return all([self.result(partial(self._add, check)) for check in checks])
 
     def result(self, function: Callable[[], T]) -> T | None:

@@ -79,7 +79,7 @@ def summary(run: ExaminedRun, training: Mapping[str, str]) -> Summary:
         "trainer": config.trainer.v1.trainer_mode,
         "mode": _mode(run),
         "workflow": mas.workflow.name if team else None,
-        # Whether the processes of a pool are workers on the CPU.
+        # Whether a pool has worker processes on the CPU instead of GPUs.
         "on_cpu": config.trainer.device == CPU,
         "agents": {name: _agent(member) for name, member in run.members.items()},
         "policies": {name: {**_policy(run.view(name)), "training": training.get(name)} for name in mas.policies},
@@ -101,7 +101,7 @@ def _mode(run: Run) -> Summary | None:
 
 
 def _agent(member: Member) -> Summary:
-    """Describe an agent. `settings`: those that differ from the defaults."""
+    """Describe an agent. `settings` has only settings that differ from the defaults."""
     default = vars(AgentSpec())
     changed = {name: value for name, value in vars(member.spec).items() if value != default[name]}
     others = {name: value for name, value in changed.items() if name not in ("policy", "trainable")}
@@ -134,7 +134,7 @@ def _policy(view: View) -> Summary:
 
 
 def _correction(found: DictConfig) -> str | None:
-    """Name the corrections for rows that older weights sampled."""
+    """Name the corrections for rows that were sampled with older weights."""
     if found.get("bypass_mode"):
         return "bypass"
     names = [f"{found[key]} {found.get(f'{key}_threshold')}" for key in ("rollout_is", "rollout_rs") if found.get(key)]

@@ -20,7 +20,7 @@ from verl_mas.checks.images import seen, tokens_of
 from verl_mas.checks.machine import (
     check_cluster,
     check_device,
-    check_machine,
+    check_packages,
     check_plugin,
     check_resources,
     check_versions,
@@ -151,7 +151,7 @@ def _made(run: ExaminedRun) -> None:
 def _examine_run(run: ExaminedRun, refusals: Refusals) -> None:
     config, usable = run.config, not refusals.errors
     refusals.of(check_validated(run) if usable else ())
-    refusals.of(check_machine(run), check_data(run), check_files(config))
+    refusals.of(check_resources(run), check_packages(config), check_data(run), check_files(config))
     refusals.of(check_folders(config), *(_served(run, name) for name in local_policies(run.mas)))
     tools: Mapping[str, Tool] = {}
     if run.mode:
@@ -318,10 +318,9 @@ def exit_on_error() -> Iterator[None]:
 
 def finalize_team(config: DictConfig) -> None:
     """Complete a composed configuration, and log the changes. If that fails, raise all errors that the checks find."""
-    try:
-        for line in complete(config):
-            logger.warning("verl-mas set: %s", line)
-    except Exception:
-        # The checks report this error together with all others.
-        raise_all(examine(config).errors)
-        raise
+    refusals = Refusals()
+    for line in refusals.result(lambda: complete(config)) or ():
+        logger.warning("verl-mas set: %s", line)
+    if refusals.errors:
+        # The checks usually report the cause, together with all other errors.
+        raise_all(examine(config).errors or refusals.errors)

@@ -25,7 +25,7 @@ def check_checkpoint(run: ExaminedRun) -> Iterator[Problem]:
     folder = Path(str(trainer.default_local_dir))
     if step_of(folder) is not None:
         value, fix = f"trainer.default_local_dir={folder}", f"set trainer.default_local_dir={folder.parent}"
-        yield ConfigError(value, rule="it has the checkpoints of a run, and is none of them", fix=fix)
+        yield ConfigError(value, rule="it is the folder of a run, which contains the checkpoints", fix=fix)
     yield from check_lock(run.config)
     given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
     if run.mode is None:
@@ -63,12 +63,12 @@ def _of_this_team(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[Problem]
 
 
 def _saved_settings(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[Problem]:
-    """Compare settings with those of the last start, if the checkpoint has state that depends on them."""
+    """Compare settings with those of the last start, if the saved state depends on them."""
     try:
         before = about.read_about(checkpoint.folder.parent).get(about.CONFIG)
     except DataError:
         return  # The run moves an unreadable file aside.
-    # Leave out Hydra's own settings, which the configuration has before the driver runs: some cannot be resolved.
+    # Leave out Hydra's own settings, which are part of the configuration until the driver runs: some are unresolvable.
     sections = OmegaConf.masked_copy(run.config, [str(name) for name in run.config if name != "hydra"])
     now = without_secrets(OmegaConf.to_container(sections, resolve=True))
     for name, (old, new) in about.changes(before, now) if isinstance(before, dict) else ():

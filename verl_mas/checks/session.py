@@ -36,10 +36,10 @@ from verl_mas.workflow.tools import Tool
 T = TypeVar("T")
 WORD = " a"  # one token of most tokenizers
 TIME_LIMIT = 5.0  # Seconds that a session may take; most sessions take milliseconds
-# Length of a short reply, as a share of the longest reply. If a prompt is too long even when all replies in it are
+# Length of a short reply, as a share of the longest reply. If a prompt is too long although the replies in it are this
 # short, nearly every session fails.
 SHORT = 1 / 8
-THINKING = 512  # Tokens that a thinking model needs at least for an answer
+THINKING = 512  # A thinking model rarely reaches its answer in fewer tokens
 
 
 @dataclass
@@ -179,7 +179,7 @@ def check_session(run: ExaminedRun, played: Played) -> Iterator[Problem]:
         reason, fix = "a session with more acts fails and is not trained on", "raise mas.faults.max_acts"
         yield ConfigWarning(f"{what}: {faults[-1].cause}", reason, f"{fix}, or lower mas.branch or mas.workflow.args")
     elif faults:
-        reason = "such a session is not trained on; replies may hold anything, and here they are ' a a a'"
+        reason = "such a session is not trained on; replies can be any text, and here they are ' a a a'"
         yield ConfigWarning(f"{what}: {faults[-1].line}", reason, "correct the workflow, and see `verl-mas try`")
     yield from _requests(run, requests, what)
     if result and not result.failed:

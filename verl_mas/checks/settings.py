@@ -166,7 +166,7 @@ def check_overrides(run: Run) -> Iterator[Problem]:
 
 
 def _of_value(config: DictConfig, difference: SettingDifference, path: str) -> Iterator[Problem]:
-    """Check one value. `path` is the path of verl's setting, even if the value is in the overrides of a policy."""
+    """Check one value. `path` is the path of verl's setting, also for a value in the overrides of a policy."""
     try:
         value = OmegaConf.select(config, difference.path)
         value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value

@@ -116,7 +116,7 @@ def _of_servers(run: ExaminedRun, setting: str) -> Sequence[JsonObject]:
 
 
 def check_tool_prompts(run: ExaminedRun, tools: Mapping[str, Tool]) -> Iterator[Problem]:
-    """Check how the tools of each agent are rendered, unless the agent's policy is remote."""
+    """Check that the chat template of each agent's policy renders the agent's tools. Remote policies are skipped."""
     for member in run.members.values():
         schemas = [tools[name].schema for name in member.spec.tools if name in tools]
         if schemas and run.mas.policies[member.spec.policy].remote is None:

@@ -28,8 +28,10 @@ T = TypeVar("T")
 
 
 def teams() -> Named:
-    files = group_files("mas")
-    return {name: _comments(file)[0] for name, file in files.items() if name != "team" and "/" not in name}
+    from verl_mas.workflow.base import WORKFLOWS
+
+    files = {name: file for name, file in group_files("mas").items() if name != "team" and "/" not in name}
+    return _entries(WORKFLOWS) | {name: _comments(file)[0] for name, file in files.items()}
 
 
 def recipes() -> Named:

@@ -22,6 +22,7 @@ from verl_mas.cli._parser import Parser
 from verl_mas.config.hydra import group_files
 from verl_mas.errors import ConfigError
 from verl_mas.run_folder.disk import write_whole, writing
+from verl_mas.workflow.base import WORKFLOWS
 
 TEMPLATES = Path(__file__).parent / "_new_team"
 # Templates of a team that another framework runs, and the packages to install for each framework.
@@ -111,7 +112,8 @@ def _checked(name: str) -> str:
     # count: its spec has no origin.
     spec = PathFinder.find_spec(name, [path for path in sys.path if path not in ("", os.getcwd())])
     installed = spec is not None and spec.origin is not None
-    known = name in group_files("mas") or _class_name(name) in ("Outcome", "Tag", "Task", "Team", "Workflow")
+    ours = (*group_files("mas"), *WORKFLOWS)
+    known = name in ours or _class_name(name) in ("Outcome", "Tag", "Task", "Team", "Workflow")
     if name in sys.stdlib_module_names or known or installed:
         rule = "no module that is installed, no team that is shipped and no class that its file imports has it"
         raise ConfigError(f"NAME {name}", rule=rule, fix=f"use my_{name}")

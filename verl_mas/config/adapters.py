@@ -1,5 +1,5 @@
-"""Adapters that share a base: which policies they are, and the table from which the workers and engines of the base
-read their settings."""
+"""LoRA adapters on a shared base: finds the policies that are adapters, and makes the table of their settings. The
+workers and engines of the base read this table."""
 
 from __future__ import annotations
 
@@ -49,9 +49,8 @@ def _selects(wanted: str | list[str], name: str, key: str) -> bool:
     try:
         return re.fullmatch(wanted, name) is not None
     except re.error as error:
-        raise ConfigError(
-            f"model.{key}={wanted}", rule=f"a text is a regular expression: {error}", fix="correct it, or name modules"
-        ) from error
+        rule = f"a string is a regular expression: {error}"
+        raise ConfigError(f"model.{key}={wanted}", rule=rule, fix="correct it, or name modules") from error
 
 
 # Key in the `extra_info` of a batch. Its value is the policy whose adapter is used. Without this key, the base is used
@@ -72,7 +71,7 @@ class Adapter:
     policy: str
     rank: int
     alpha: float
-    seed: int  # Seed of its initial weights, which do not depend on the other adapters
+    seed: int  # Seed of its initial weights, so that these do not depend on the other adapters
     path: str | None = None  # The folder with the weights from which it starts
     target_modules: Targets = ALL_LINEAR
     exclude_modules: Targets = None
@@ -95,7 +94,7 @@ def bases(mas: MasConfig) -> list[str]:
     return [name for name in mas.policies if adapters(mas, name)]
 
 
-def resident(mas: MasConfig, name: str) -> str:
+def host_policy(mas: MasConfig, name: str) -> str:
     """Return the policy whose processes and engines a policy uses: its base, or the policy itself."""
     return mas.policies[name].adapter_of or name
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -131,7 +131,8 @@ def _misplaced(override: str, config: DictConfig) -> ConfigError:
     parents = [f"{'.'.join(key.split('.')[:depth])}." for depth in range(1, key.count(".") + 1)]
     passed_on = ("kwargs.", "override_config.")
     section = next((parent for parent in parents if parent[:-1] in OPEN or parent.endswith(passed_on)), "")
-    known = [known for known in _keys(OmegaConf.to_container(config)) if known.startswith(section)]
+    settings = (".".join(path) for path, _ in leaves(OmegaConf.to_container(config)))
+    known = [setting for setting in settings if setting.startswith(section)]
     close = difflib.get_close_matches(key, known, n=3)
     hint = f"did you mean {', '.join(close)}?" if close else ""
     if section and not override.startswith("~"):
@@ -161,9 +162,3 @@ def _explained(error: Exception) -> ConfigError:
 
 def _key_of(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
-
-
-def _keys(tree: object, path: str = "") -> Iterator[str]:
-    for key, value in tree.items() if isinstance(tree, dict) else ():
-        yield f"{path}{key}"
-        yield from _keys(value, f"{path}{key}.")

@@ -69,3 +69,16 @@ def _default(declared: Field[object]) -> str:
         return "" if declared.default_factory is not MISSING else "none: it must be set"
     plain = isinstance(declared.default, str) and declared.default
     return str(declared.default) if plain else json.dumps(declared.default, default=str)
+
+
+def defaults(kind: Hint) -> dict[str, object]:
+    """Return the default of every setting of a dataclass, with those of nested sections. A mapping with names that the
+    user chooses is None."""
+    found: dict[str, object] = {}
+    for item in fields(kind) if is_dataclass(kind) else ():
+        section = core_type(settable(kind)[item.name])
+        if item.default is not MISSING:
+            found[item.name] = item.default
+        else:
+            found[item.name] = [] if item.default_factory is list else defaults(section) or None
+    return found

@@ -9,7 +9,7 @@ from itertools import product
 
 from omegaconf import DictConfig, open_dict
 
-from verl_mas.config.adapters import resident
+from verl_mas.config.adapters import host_policy
 from verl_mas.config.engine_tag import EngineTag, gpus_of_replica
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import Run
@@ -70,7 +70,7 @@ def served_on(mas: MasConfig, pool: str) -> list[str]:
 
 def serving_pool(mas: MasConfig, name: str) -> str:
     """The pool with the engines of a policy that is not remote."""
-    home = mas.policies[resident(mas, name)]
+    home = mas.policies[host_policy(mas, name)]
     return home.engines or home.pool
 
 
@@ -80,9 +80,9 @@ def replica_size(run: Run, name: str) -> int:
 
 
 def slots(mas: MasConfig, pool: str) -> int:
-    """The number of shares into which each GPU of the pool is divided.
+    """The number of shares into which each GPU of the pool is divided: one more than the number of policies.
 
-    It is one more than the number of policies. Ray rounds shares to four digits, so n shares of 1/n could exceed 1.
+    Ray rounds shares to four digits, so the sum of n shares of 1/n could exceed 1.
     """
     return len(policies_on(mas, pool)) + 1
 
@@ -160,7 +160,7 @@ def rank_offset(run: Run, name: str) -> int:
     It is a multiple of the number of GPUs per node, because engines take the rank modulo this number as their GPU.
     """
     stride = math.lcm(*(sum(pool_shape(run, pool)) for pool in used_pools(run.mas)))
-    return local_policies(run.mas).index(resident(run.mas, name)) * stride
+    return local_policies(run.mas).index(host_policy(run.mas, name)) * stride
 
 
 def sessions_at_once(run: Run) -> int:

@@ -158,7 +158,7 @@ class View:
 
     @property
     def updates_per_step(self) -> int:
-        """Optimiser steps of the policy in one training step."""
+        """Optimiser steps of the policy per training step."""
         own = self.spec.updates_per_step or self.run.mas.updates_per_step
         if own is not None:
             return own

@@ -10,7 +10,7 @@ from verl_mas.planning import serving, training
 from verl_mas.planning.load import Policy, Terms
 
 START, SYNC, ROLLOUT, LOG_PROBS, UPDATE = "engine start", "weight sync", "rollout", "log-probs", "update"
-# Name for the memory that one policy holds while others are active; not a moment of the pool.
+# Label of the memory that one policy holds while others are active. It is not a moment of the pool.
 WAITING = "waiting"
 
 

@@ -11,7 +11,7 @@ from verl_mas.errors import ConfigError
 GIB = 2**30
 # Usable GiB per nominal GB: CUDA reports 79.2 GiB for a card of 80 GB, and the same share for cards of 40 and 141 GB.
 USABLE = 0.99
-# Nominal GB -> usable GiB of cards that store ECC data in their memory (L4 and A10G; L40S).
+# Nominal GB -> usable GiB of cards that keep error-correction data in their memory (L4 and A10G; L40S).
 WITH_ECC: dict[float, float] = {24: 22.5, 48: 44.5}
 # A run fits if its peak memory is at most this share of the card. The rest is for fragmentation and unknown needs.
 SAFE = 0.92

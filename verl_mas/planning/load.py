@@ -62,7 +62,7 @@ class Policy:
     ranks: int = 0  # Sum of the ranks of its adapter slots. Every slot has the rank of the largest adapter.
     snapshot: bool = False  # Its engines get weights from a folder while they are awake
     receives: bool = False  # Its engines get weights from another pool, while they serve. They never sleep.
-    # The engine is on another pool. This pool has only the policy's training processes, and no memory of the engine.
+    # Its engine is on another pool, so this pool has only its training processes.
     elsewhere: bool = False
 
     # -- its training

@@ -14,7 +14,7 @@ from verl_mas.planning.training import CONTEXT, layer_activations
 
 # GRAPHS: captured CUDA graphs. WORKSPACE: activations of the largest batch.
 GRAPHS, WORKSPACE = 1.0 * GIB, 0.5 * GIB
-# Tokens of the largest image that Qwen's processors accept by default. Engines process such an image when they start.
+# Tokens of the largest image that Qwen's processors accept by default. Engines process one such image at their start.
 LARGEST_IMAGE = 16_384
 # verl's checkpoint engine, which sends weights from one pool to another, allocates this number of buckets on each side.
 APART_BUCKETS = 2

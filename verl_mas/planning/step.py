@@ -22,8 +22,8 @@ from verl_mas.workflow.base import agents_of, resolve
 
 @dataclass(frozen=True)
 class Assumed:
-    """Numbers that no configuration states; `--assume NAME=VALUE` sets them. `usual_step` estimates values that are
-    None."""
+    """Numbers that the plan needs and no configuration has. `--assume NAME=VALUE` sets them. `usual_step` estimates the
+    numbers that are None."""
 
     acts: Positive | None = None  # Acts per session, on average
     prompt: Positive | None = None  # Prompt tokens per act, on average

@@ -61,7 +61,7 @@ def beside(policy: Policy, *, begun: bool = True) -> dict[str, float]:
 
 
 def _fuller(own: Terms, policy: Policy, moment: Moment) -> Terms:
-    """Return the policy's terms `own`, or its critic's terms at the same moment if these take more memory."""
+    """Return the larger of two sums of memory: the policy's terms `own`, and its critic's terms at the same moment."""
     if policy.critic is None:
         return own
     rest = _sum(at_rest(replace(policy, critic=None))) - CONTEXT

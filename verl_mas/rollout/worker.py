@@ -20,7 +20,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.rollout_trace import rollout_trace_attr
 from verl.workers.rollout.llm_server import LLMServerClient
 
-from verl_mas.config.adapters import resident
+from verl_mas.config.adapters import host_policy
 from verl_mas.config.placement import sessions_per_worker, workers
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
@@ -79,8 +79,8 @@ class MasAgentLoopWorker(_StockWorker):
         served = clients_by_policy(self.mas, llm_client)
         super().__init__(config, next(iter(served.values())), *args, **kwargs)
         # An adapter uses the tokenizer and the processor of its base.
-        models = {name: self._model(name) for name in served if resident(self.mas, name) == name}
-        self.models = {name: models[resident(self.mas, name)] for name in served}
+        models = {name: self._model(name) for name in served if host_policy(self.mas, name) == name}
+        self.models = {name: models[host_policy(self.mas, name)] for name in served}
         self.gates = gates_of(self.mas, served)
         for name, client in served.items():
             if isinstance(client, TeamClient):
@@ -351,4 +351,4 @@ def clients_by_policy(
 def gates_of(mas: MasConfig, policies: Iterable[str]) -> dict[str, Gate]:
     """Make the gate of each policy. Policies with the same base share the engines of the base, so they share a gate."""
     gates: dict[str, Gate] = defaultdict(Gate)
-    return {name: gates[resident(mas, name)] for name in policies}
+    return {name: gates[host_policy(mas, name)] for name in policies}

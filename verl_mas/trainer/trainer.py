@@ -21,7 +21,7 @@ from verl.utils.debug import marked_timer
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 from verl.workers.rollout.replica import get_rollout_replica_class
 
-from verl_mas.config.adapters import resident
+from verl_mas.config.adapters import host_policy
 from verl_mas.config.modes import Mode
 from verl_mas.config.placement import shared_pools
 from verl_mas.config.run import Run
@@ -195,7 +195,7 @@ class TeamTrainer(Recorded, SessionValidation):
         return {name: member for name, member in self.members.items() if isinstance(member, LocalPolicy)}
 
     def get_llm_client(self) -> Served:  # type: ignore[override]
-        homes = {name: resident(self.mas, name) for name, spec in self.mas.policies.items() if not spec.remote}
+        homes = {name: host_policy(self.mas, name) for name, spec in self.mas.policies.items() if not spec.remote}
         served = {name: self._client_of(home, adapter=None if name == home else name) for name, home in homes.items()}
         return Served(served, self._workers)
 
@@ -381,7 +381,7 @@ class TeamTrainer(Recorded, SessionValidation):
         """Call `work` for trained policies. Adapters of a base take turns while the base is on the device."""
         at: dict[str, list[str]] = {}
         for name in names:
-            at.setdefault(resident(self.mas, name), []).append(name)
+            at.setdefault(host_policy(self.mas, name), []).append(name)
 
         def work_at(home: str) -> None:
             with self.members[home].on_device():
@@ -427,7 +427,7 @@ class TeamTrainer(Recorded, SessionValidation):
 
     def read_text(self, policy: str, ids: Tensor) -> str:
         """Decode a policy's tokens."""
-        return str(self.members[resident(self.mas, policy)].tokenizer.decode(ids, skip_special_tokens=True))
+        return str(self.members[host_policy(self.mas, policy)].tokenizer.decode(ids, skip_special_tokens=True))
 
     def _log_rollout_data(self, batch: Rows, timing_raw: dict[str, float], rollout_data_dir: str) -> None:
         """Write verl's dump of the rollouts, with the agent and policy of every row."""

@@ -37,7 +37,7 @@ class Tokenizer(Protocol):
 
 
 class Trajectory(TypedDict):
-    """Facts about a prompt that verl's agent-loop worker has besides the prompt's fields."""
+    """Facts that verl's agent-loop worker knows about a prompt, in addition to the prompt's fields."""
 
     step: int
     sample_index: int

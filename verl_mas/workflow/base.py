@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
 from verl_mas.config.registry import Registry, nearest
-from verl_mas.config.schema import MasConfig, WorkflowSpec
+from verl_mas.config.schema import DEFAULT_POLICY, MasConfig, WorkflowSpec
 from verl_mas.config.user_code import load_module
 from verl_mas.config.values import check_fields, load_dataclass
 from verl_mas.errors import ConfigError
 from verl_mas.workflow.codecs import Codec
-from verl_mas.workflow.members import Member, members_of
+from verl_mas.workflow.members import Member, members_of, role_of
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
@@ -121,6 +121,20 @@ def resolve(spec: WorkflowSpec) -> Workflow:
 def agents_of(mas: MasConfig) -> dict[str, Member]:
     """Return all agents of the configured workflow by name, with their settings."""
     return members_of(resolve(mas.workflow).agents, mas.agents, mas.policies, mas.swap)
+
+
+def team_file(name: str) -> dict[str, object]:
+    """Return the content of the group file `mas/<name>` of a registered workflow, for which no YAML file is needed.
+
+    It lists the agents, so that `mas.agents.<agent>.policy=...` needs no plus sign. Agents that follow from arguments
+    without a default are not listed.
+    """
+    try:
+        roles = dict.fromkeys(map(role_of, resolve(WorkflowSpec(name)).agents))
+    except ConfigError:
+        roles = {}
+    agents = {role: {"policy": DEFAULT_POLICY} for role in roles}
+    return {"defaults": ["team", "_self_"], "mas": {"workflow": {"name": name}, "agents": agents or None}}
 
 
 def find(name: str, path: str | None = None) -> type[Workflow]:

@@ -235,3 +235,13 @@ def test_a_rule_has_a_witness_finds_one_case_and_leaves_another_alone(name, run,
     finds, leaves = CASES[name]
     assert list(rule.problems(run(finds))), "it finds nothing"
     assert [problem.value for problem in rule.problems(run(leaves))] == []
+
+
+def test_a_policy_that_learns_in_one_of_its_places_is_not_called_idle(two):
+    def idle(**swap):
+        agents = {"solver": {"policy": "a", "trainable": False}, "verifier": {"policy": "b"}}
+        run = ExaminedRun.of(two(mas__agents=agents, mas__swap=swap))
+        return [problem.value for problem in every_rule()["somebody_learns"].problems(run)]
+
+    assert idle(agents=[], every=5) == ["mas.policies.a: every agent on it has trainable=false"]
+    assert idle(agents=["solver", "verifier"], every=5) == []

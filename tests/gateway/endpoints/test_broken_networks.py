@@ -17,11 +17,10 @@ from typing import TypeVar
 from unittest.mock import patch
 
 import pytest
-from broken import CLOCKS, few, machine, many
+from broken import CLOCKS, few, machine, many, time_limit
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
-from wrong_configs import time_limit
 
 import verl_mas
 from verl_mas.config.schema import FaultSpec

@@ -110,10 +110,6 @@ def test_hidden_tests_that_are_no_packed_text_are_refused_without_running_anythi
     assert not os.path.exists("/tmp/verl_mas_hostile_pickle")
 
 
-def test_a_row_may_have_no_hidden_tests():
-    assert draft(rows.livecodebench(private_test_cases="")).tests == SUMS[:1]
-
-
 def test_deepcoder_has_tests_in_both_of_its_forms():
     listed = [{"type": "stdin_stdout", "input": given, "output": printed} for given, printed in rows.SUMS]
     columns = {f"{name}s": [test[name] for test in listed] for name in ("input", "output")}
@@ -158,11 +154,6 @@ def test_tests_of_a_public_row_that_do_not_fit_together_are_dropped(tests):
 @pytest.mark.parametrize("row", [*(rows.apps(question=text) for text in (" ", None, "a\0b")), rows.own(question=" ")])
 def test_a_row_without_a_question_is_dropped(row):
     assert dropped(row) is Drop.NO_QUESTION
-
-
-@pytest.mark.parametrize(("given", "seconds"), [(None, None), (float("nan"), None), (2, 2.0)])
-def test_a_time_limit_may_be_missing_also_as_pandas_writes_it(given, seconds):
-    assert draft(rows.own(time_limit_s=given)).time_limit_s == seconds
 
 
 @pytest.mark.parametrize("given", ["2", 0, -1, float("inf")])

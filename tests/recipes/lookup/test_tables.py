@@ -6,11 +6,9 @@ import random
 from dataclasses import replace
 from itertools import islice
 
-import pyarrow.parquet as pq
 import pytest
 from played import played
 
-from verl_mas.cli import data
 from verl_mas.config.hydra.recipe.lookup import tables as lookup
 from verl_mas.config.hydra.recipe.lookup.tables import (
     CUT,
@@ -57,15 +55,6 @@ def test_shuffled_shards_are_those_of_another_question_and_keep_the_reports():
 def test_a_table_without_two_shards_or_with_too_many_symbols_is_refused(shards, keys):
     with pytest.raises(ConfigError, match="--shards 4"):
         lookup.check_size(shards, keys)
-
-
-def test_the_validation_file_has_the_control_as_a_source_of_its_own(tmp_path):
-    assert data.main(["lookup", "--out", str(tmp_path), "--train-rows", "6", "--test-rows", "3"]) == 0
-    test, rows = (pq.read_table(tmp_path / f"{split}.parquet").to_pylist() for split in ("test", "validation"))
-    assert [row["data_source"] for row in rows] == ["lookup"] * 3 + ["lookup_shuffled"] * 3
-    assert all(len(lookup.shards_of(row["extra_info"])) == 4 for row in rows)
-    assert [row["extra_info"]["shards"] for row in test] == [row["extra_info"]["shards"] for row in rows[:3]]
-    assert not (tmp_path / "model").exists()
 
 
 # b -> c -> a, in the first shard and then in the second.
@@ -147,11 +136,3 @@ def test_each_side_has_a_noise_of_its_own():
     assert wrong(0.4, 0.0, "worker") == wrong(0.4, 0.0, "reader") == 0
     # A random value of the shard is the right one in one case of four.
     assert 0.25 < wrong(0.0, 0.4, "worker") < 0.45
-
-
-def test_without_noise_a_leader_looks_up_or_answers_what_was_reported():
-    taught = islice(lookup.lessons(4, 4, noise=0.0, worker_noise=0.0), 600)
-    for lesson in (lesson for lesson in taught if lesson.agent == "leader"):
-        reports = lesson.prompt.rpartition("<|im_end|>")[2].split()
-        (symbol,) = [word for word in reports if word not in "$-"]
-        assert lesson.reply in (f" {symbol}", f" = {symbol}")

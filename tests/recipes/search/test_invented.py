@@ -11,8 +11,7 @@ from verl_mas.cli.data import main
 from verl_mas.config.hydra.recipe.search.invented import InventedWorld, lessons
 from verl_mas.environment.retrieval.index import build
 from verl_mas.errors import ConfigError
-from verl_mas.workflow.codecs import Malformed
-from verl_mas.workflows.search_team import ANSWER, QUERY, Enough
+from verl_mas.workflows.search_team import ANSWER
 
 pytest.importorskip("tantivy")
 
@@ -42,16 +41,6 @@ def test_the_path_of_a_question_leads_to_its_answer_which_is_not_in_it(world):
 def test_train_and_test_share_no_question_and_no_start(world):
     train, test = world.questions(300), world.questions(100, split="test")
     assert not {question.path[0] for question in train} & {question.path[0] for question in test}
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_small_world_has_as_many_held_out_questions_whatever_its_seed(seed):
-    assert len(InventedWorld(200, seed).questions(60, hops=(2,), split="test")) == 60
-
-
-def test_hops_are_mixed_evenly(world):
-    hops = [question.hops for question in world.questions(100, hops=(2, 3))]
-    assert hops.count(2) == hops.count(3) == 50
 
 
 def test_one_search_does_not_find_the_whole_path_but_one_for_each_hop_does(world, tmp_path):
@@ -85,11 +74,6 @@ def test_without_noise_a_search_team_reads_two_documents_and_answers(small):
             assert f" {ANSWER.parse(lesson.reply)}." in lesson.prompt.rsplit("<information>")[-1]
 
 
-def test_verdicts_are_a_minority_of_the_lessons(small):
-    agents = [lesson.agent for lesson in searched(small, 0.1)]
-    assert 0.15 < agents.count("verifier") / len(agents) < 0.4
-
-
 def test_the_lessons_contain_every_name(small):
     text = " ".join(lesson.prompt for lesson in searched(small, 0.1, count=4_000))
     assert all(name in text for names in small.kinds.values() for name in names)
@@ -100,12 +84,6 @@ def test_the_facts_of_the_lessons_are_not_those_of_the_world(small):
     assert variant.kinds == small.kinds and variant.facts.keys() == small.facts.keys()
     assert sum(variant.facts[fact] == small.facts[fact] for fact in small.facts) < 0.2 * len(small.facts)
     assert variant.passages != small.passages and small.with_other_facts(1).passages == variant.passages
-
-
-def test_random_replies_are_well_formed(small):
-    codecs = {"verifier": Enough, "searcher": QUERY, "answerer": ANSWER}
-    for lesson in searched(small, 0.5):
-        assert not isinstance(codecs[lesson.agent].parse(lesson.reply), Malformed), lesson.reply
 
 
 def test_a_world_with_too_few_questions_is_refused_before_anything_is_written_or_trained(tmp_path):

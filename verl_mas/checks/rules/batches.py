@@ -40,7 +40,7 @@ def many_updates(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
     epochs = view.get("actor.ppo_epochs") or 1
     if (updates := view.updates_per_step * epochs) > MANY:
         value = f"policy {view.name}: {updates} optimiser steps per training step, {stated(view, MINI)}"
-        reason = "the later ones train on rows of weights long gone; with 16 and more, entropy has collapsed"
+        reason = "the later steps train on rows of older weights; with 16 and more steps, entropy has collapsed"
         yield ConfigWarning(value, reason, f"raise {setting(view, MINI)}, or lower ppo_epochs")
 
 
@@ -63,7 +63,7 @@ def group_of_one(run: ExaminedRun) -> ConfigError | ConfigWarning | None:
     if not compares or several > 1 or remembers or run.config.trainer.val_only or run.get("distillation.enabled"):
         return None
     value = f"{SECTION}.rollout.n=1 with algorithm.adv_estimator={name}"
-    rule = "sessions of one task are compared: with one, no row has an advantage that says anything"
+    rule = "sessions of one task are compared, so a single session has no informative advantage"
     if run.mode is None:
         return ConfigWarning(value, rule, f"set {SECTION}.rollout.n=8")
     fix = f"set {SECTION}.rollout.n=8, or algorithm.adv_estimator=agent_rae, which compares all tasks"
@@ -127,7 +127,7 @@ def nothing_saved(run: ExaminedRun) -> ConfigWarning | None:
 
 @rule(seen="huggingface/trl#2872, dhcode-cpp/X-R1#66, huggingface/trl#3452", of="learning")
 def rate_of_adapter(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
-    """An adapter learns at about ten times the rate for whole weights."""
+    """A LoRA adapter needs about ten times the learning rate of whole weights."""
     if view.get("model.lora_rank") and (rate := view.get("actor.optim.lr")) <= 2e-6:
         value, reason = stated(view, "actor.optim.lr", "model.lora_rank"), "the rate is one for whole weights"
         fix = f"set {setting(view, 'actor.optim.lr')}={rate * 10:g} or more: ten times that rate is usual for LoRA"

@@ -40,7 +40,7 @@ def settings_of_critics(run: ExaminedRun) -> Iterator[ConfigError]:
     unread = [f"mas.advantage.{key}={value}" for key, value in run.mas.advantage.items()]
     unread += ["mas.skip_zero_advantage=True"] if run.mas.skip_zero_advantage is True else []
     for given in unread:
-        rule = "no rows are compared: a critic says what each token is worth, and learns from all rows"
+        rule = "no rows are compared, because a critic values each token and learns from all rows"
         fix = f"remove it ({GAE} has algorithm.gamma and algorithm.lam), or set {PER_AGENT}"
         yield ConfigError(f"{given} with {GAE}", rule=rule, fix=fix)
     mini, of_actor = run.get("critic.ppo_mini_batch_size"), run.get(f"{SECTION}.{MINI}")
@@ -49,7 +49,7 @@ def settings_of_critics(run: ExaminedRun) -> Iterator[ConfigError]:
         rule = "a critic makes as many optimiser steps as its policy, on the same rows"
         yield ConfigError(value, rule=rule, fix="remove it; mas.updates_per_step is the number of both")
     if run.mode and run.mode.asynchronous:
-        rule = "a value is what the present weights will earn, and rows of older weights are not corrected for it"
+        rule = "a value is the expected reward under the current weights, and no correction for older weights exists"
         fix = f"remove +mas/mode, or set {PER_AGENT}"
         yield ConfigError(f"{KEY}={run.mode.name} with {GAE}", rule=rule, fix=fix)
 

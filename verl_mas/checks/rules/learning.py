@@ -75,7 +75,7 @@ def estimator_has_its_columns(run: ExaminedRun) -> ConfigError | None:
 
 @rule(seen="commit 7097aae9: groups that mixed the prompts of forks", team=True)
 def forks_compared(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Acts cannot be compared or credited by their number in a session with forks, which number their acts alike."""
+    """Forks of a session number their acts alike, so their acts are not compared or credited by number."""
     if run.workflow.forks and run.estimator and run.estimator.numbers_acts:
         rule = "it compares acts by their number, and the forks of a session number theirs alike"
         fix = f"set {PER_AGENT} or mhgpo, which compare all acts of an agent on a task"
@@ -87,7 +87,7 @@ def forks_compared(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="tulerfeng/Video-R1#86, huggingface/trl#3857", team=True)
 def some_reward(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Rewards without weight teach nothing."""
+    """At least one of the rewards that are read has a weight."""
     reward, own = run.mas.reward, run.estimator
     penalties = reward.penalty_on != "none" and any(spec.format_penalty for spec in run.mas.agents.values())
     if not run.learning or penalties:
@@ -122,7 +122,7 @@ def filtered_groups(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="huggingface/trl#3857, BytedTsinghua-SIA/DAPO#22", team=True, of="learning")
 def same_replies(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
-    """An agent that is trained samples different replies."""
+    """A trained agent samples different replies to one prompt."""
     for name, member in run.learners(view).items():
         own = flat(member.spec.sampling)
         drawn = {key: own.get(key, view.get(f"rollout.{key}")) for key in SAME}
@@ -166,7 +166,7 @@ def kl_in_reward(run: ExaminedRun) -> ConfigError | None:
     """A reward that several policies share cannot contain the KL of each of them."""
     if not run.get("algorithm.use_kl_in_reward") or len(run.trained) < 2:
         return None
-    rule = "agents on different policies, each with its own reference, share one reward"
+    rule = "agents share one reward, but each policy has its own reference"
     fix = f"set algorithm.use_kl_in_reward=False {SECTION}.actor.use_kl_loss=True"
     return ConfigError("algorithm.use_kl_in_reward=True with several policies", rule=rule, fix=fix)
 

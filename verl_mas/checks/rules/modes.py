@@ -49,7 +49,7 @@ def settings_of_team(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="commit 93f105e2, docs/train/async.md", team=True)
 def stale_enough(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Tasks that are dispatched some steps ahead are sampled by weights that are as many steps old."""
+    """The staleness threshold allows for tasks that are dispatched some steps ahead of the training."""
     stale, mode, total = run.staleness, run.mode, run.config.trainer.total_training_steps
     if stale is None or mode is None or not stale.warmup:
         return

@@ -55,7 +55,7 @@ def whole_shards(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
 
 @rule(seen="hiyouga/LlamaFactory#10616, verl#6660", of="learning")
 def ulysses_attention(run: ExaminedRun, view: View) -> ConfigError | None:
-    """verl divides a sequence among GPUs in flash-attn only."""
+    """verl can divide a sequence among GPUs only with flash-attn."""
     if parts_of(view) == 1 or is_flash(used := attention(view.config)):
         return None
     value = f"{setting(view, ULYSSES)}={parts_of(view)} with attn_implementation={used}"
@@ -121,7 +121,7 @@ def saved_in_time(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
 
 @rule(seen="verl's own script examples/tuning/lora/run_qwen3_8b_from_adapter_fsdp.sh", of="learning")
 def unread_adapter(run: ExaminedRun, view: View) -> Iterator[Problem]:  # patch: lora-adapter-path
-    """verl reads an adapter, and Megatron's rank, only where lora_rank is above 0."""
+    """verl loads an adapter only if lora_rank is above 0, and FSDP ignores Megatron's rank."""
     if view.get("model.lora_rank"):
         return
     if view.get("model.lora_adapter_path"):
@@ -217,6 +217,6 @@ def truncated_sampling(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
         for key, harmless in TRUNCATING.items():
             value = own.get(key, view.get(f"rollout.{key}") if key != "min_p" else None)
             if isinstance(value, int | float) and value not in harmless:
-                rule = "engines give log-probs after tokens were left out, trainers before: every ratio is off"
+                rule = "engines compute log-probs after excluding tokens, trainers before, so every ratio is wrong"
                 fix = f"set ++mas.agents.{member.role}.sampling.{key}={harmless[0]}, or that of the rollout"
                 yield ConfigError(f"agent {name} is trained with {key}={value:g}", rule=rule, fix=fix)

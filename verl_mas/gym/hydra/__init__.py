@@ -1,1 +1,0 @@
-"""The teams of the toy tasks, on Hydra's search path."""
