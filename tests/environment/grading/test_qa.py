@@ -7,18 +7,9 @@ from verl_mas.environment.grading.qa import exact_match, f1, golden_answers, nor
 from verl_mas.errors import DataError
 
 
-@pytest.mark.parametrize(
-    ("text", "normal"),
-    [
-        ("The  Beatles!", "beatles"),
-        ("an apple, a day", "apple day"),
-        ("U.S.A.", "usa"),
-        ("Theatre", "theatre"),
-        ("", ""),
-    ],
-)
-def test_texts_are_normalised_as_by_squad(text, normal):
-    assert normalise(text) == normal
+def test_texts_are_normalised_as_by_squad():
+    texts = ["The  Beatles!", "an apple, a day", "U.S.A.", "Theatre", ""]
+    assert [normalise(text) for text in texts] == ["beatles", "apple day", "usa", "theatre", ""]
 
 
 def test_an_answer_matches_any_accepted_one():
