@@ -19,7 +19,7 @@ CODECS = [TaggedCase(), ShortCase()]
 
 @pytest.mark.parametrize("codec", CODECS, ids=repr)
 @given(value=st.builds(WrittenCase, st.text(min_size=1), st.text(min_size=1)), text=st.text())
-def test_what_is_rendered_is_read_again_and_any_text_can_be_read(codec, value, text):
+def test_a_rendered_case_is_parsed_again_and_any_text_can_be_parsed(codec, value, text):
     try:
         assert codec.parse(codec.render(value)) == value
     except DataError:  # the value contains the marks of the format
@@ -59,7 +59,7 @@ def test_a_test_of_a_program_is_its_input_and_its_output_and_of_a_function_json(
         ("[1]", '{"a":' * 60 + "1" + "}" * 60),
     ],
 )
-def test_what_is_not_json_or_cannot_reach_the_executor_is_malformed(arguments, expected):
+def test_a_value_that_is_not_json_or_cannot_reach_the_executor_is_malformed(arguments, expected):
     assert isinstance(WrittenCase(arguments, expected).test(FUNCTION), Malformed)
 
 

@@ -91,7 +91,7 @@ async def test_a_cancelled_program_ends_and_its_place_is_free(executor, processe
     assert processes() == before
 
 
-async def test_what_one_program_uses_up_another_still_has(executor):
+async def test_a_greedy_program_leaves_threads_to_the_others(executor):
     small = "import threading, time\nthreading.stack_size(1 << 18)\n"
     greedy = small + "for _ in range(60): threading.Thread(target=time.sleep, args=(1,)).start()"
     honest = small + "for _ in range(40): threading.Thread(target=time.sleep, args=(0.1,)).start()\nprint('x' * 60_000)"

@@ -61,7 +61,6 @@ def changed(**fields: object) -> str:
     ("truth", "says"),
     [
         (None, "the ground truth None of a code task"),
-        ("", "Expecting value"),
         ("[" * 100_000, "maximum recursion"),
         ("{}", "has no kind"),
         (changed(kind="assert"), "kind='assert'"),
@@ -72,14 +71,12 @@ def changed(**fields: object) -> str:
         (changed(tests=["assert f(1) == 2"]), "kind stdio with the test 'assert f"),
         (changed(kind="call"), "kind call with the test"),
         (changed(kind="call", tests=["assert f(x) == 2"]), "ValueError: x is not a literal"),
-        (changed(examples=[{"input": "1"}]), r"examples\[0\]="),
         (changed(golden=""), "empty golden program"),
         (changed(time_limit_s=0), "time_limit_s 0"),
-        (changed(time_limit_s=float("nan")), "time_limit_s=nan"),
         (changed(solution="x"), "ground_truth.solution is not a setting"),
     ],
 )
-def test_a_ground_truth_that_says_nothing_is_refused_with_the_fix(truth, says):
+def test_an_invalid_ground_truth_is_refused_with_the_fix(truth, says):
     with pytest.raises(DataError, match=says) as refused:
         Problem.read(truth)
     assert "verl-mas data code" in refused.value.fix or "assert" in refused.value.rule

@@ -39,5 +39,5 @@ def test_the_last_hashes_outside_the_thinking_count():
     assert all(isinstance(Hashes().parse(reply), Malformed) for reply in ["72", "####", "#### \n72", "<think>#### 72"])
 
 
-def test_what_asks_for_a_form_has_its_mark():
+def test_a_prompt_for_a_form_has_its_mark():
     assert all(MARKS[name] in form.prompt() and MARKS[name] in form.render("7") for name, form in FORMS.items())

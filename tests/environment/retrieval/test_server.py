@@ -46,7 +46,7 @@ def test_a_search_r1_request_gets_a_search_r1_response(client):
 
 
 @pytest.mark.parametrize("queries", [0, 2560])
-def test_no_queries_give_no_results_and_those_of_a_whole_batch_of_search_r1_are_one_request(client, queries):
+def test_a_request_may_have_no_queries_or_a_whole_batch_of_search_r1(client, queries):
     assert len(client.post("/retrieve", json={"queries": ["fact 3"] * queries}).json()["result"]) == queries
 
 

@@ -41,7 +41,7 @@ async def test_a_host_is_used_again(kind):
     ("name", "cause"),
     [
         ("raises", "toy_worlds.py:Count: step: KeyError: 'no such room'"),
-        ("nonsense", "step: ValueError: nonsense gives rewards that are no finite numbers: {'left': nan}"),
+        ("nonsense", "step: ValueError: nonsense gives rewards that are not finite numbers: {'left': nan}"),
         ("hangs", "step took more than 0.2 s"),
         ("exits", "SystemExit"),
     ],
@@ -61,7 +61,7 @@ async def test_a_failure_is_a_fault_of_its_session_and_the_next_one_plays(kind, 
         ("dies", r"toy_worlds.py:Count: step: its process ended with 3"),
         ("half", "step took more than 0.5 s"),
         ("long", "its process wrote an answer above 67,108,864 bytes"),
-        ("code", "its answer has a posix.system, which is no data"),
+        ("code", "its answer has a posix.system, which is not data"),
     ],
 )
 async def test_a_process_that_ends_or_writes_nonsense_neither_stops_the_loop_nor_runs_code(name, cause):

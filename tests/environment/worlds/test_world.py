@@ -26,7 +26,7 @@ def digits(request, branch):
     return f"<action>{branch or 2}</action>"
 
 
-def test_every_act_has_what_its_player_earns_from_it_on():
+def test_an_act_gets_the_rewards_of_its_player_to_the_end():
     session, prompts = played(WorldTeam(world=f"{TOY}/turns"), task(), digits)
     rewards = [(reply.agent, reply.team_reward) for reply in session.replies]
     assert rewards == [("left", 4.0), ("right", 4.0), ("left", 2.0), ("right", 2.0)]
@@ -51,7 +51,7 @@ def test_case_counts_where_it_distinguishes_actions():
     assert actions == ["bxc3", "Bxc3", "Kd2", "no"]
 
 
-def test_a_conversation_is_one_row_with_what_is_new():
+def test_a_conversation_is_one_row_with_new_observations():
     workflow = WorldTeam(world=f"{TOY}/turns", memory="conversation")
     session, prompts = played(workflow, task(), digits)
     assert [reply.row for reply in session.replies] == [0, 1, 0, 1]
@@ -70,7 +70,7 @@ def test_candidates_are_steps_of_copies_and_one_is_committed():
     assert session.info["reward_left"] == 2.0
 
 
-def test_a_candidate_is_played_on_and_has_what_its_player_earns():
+def test_a_continued_candidate_gets_the_return_of_its_player():
     workflow = WorldTeam(world=f"{TOY}/turns", options={"steps": 3}, continuations=2)
     session, _ = played(workflow, task(), lambda request, branch: f"<action>{branch + 1}</action>", k=2)
     first = [reply for reply in session.replies if reply.turn == 0 and reply.agent == "left" and not reply.probe]
@@ -146,7 +146,7 @@ class Mine(Count):
 
 @pytest.mark.parametrize(
     ("returns", "says"),
-    [("self.nothing", "no attribute 'nothing'"), ("View({}, {})", "says nothing of what .'me'. earned")],
+    [("self.nothing", "no attribute 'nothing'"), ("View({}, {})", "has no rewards of the players .'me'.")],
 )
 def test_a_check_plays_an_episode_of_legal_actions(tmp_path, returns, says):
     (tmp_path / "my_world.py").write_text(

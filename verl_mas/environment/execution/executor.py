@@ -21,7 +21,7 @@ class Executor(Protocol):
     """Runs programs that a model wrote, and contains them.
 
     If the executor itself fails, it raises an error and gives no verdict.
-    Many sessions use it at the same time, in event loops that may begin and end.
+    Many sessions use it at the same time, and event loops may start and end meanwhile.
     """
 
     def check(self) -> None:

@@ -339,7 +339,7 @@ def _unreadable(truth: str, answer: str) -> Iterator[bool]:
 
 
 def _wrong(truth: str, answer: str) -> Iterator[bool]:
-    """Yield whether the answer has relations, chains or words that say something else than "it is this value"."""
+    """Yield whether the answer has relations, chains or words that say more than "it is this value"."""
     yield _compares(answer) and not _is_set(truth)
     yield "=" not in truth and any(not _names(part) for part in _SEPARATOR.split(answer))
     # A `\text{or}` or `\text{and}` that contains nothing else separates values. In a longer text, the word changes the

@@ -145,13 +145,13 @@ class Data(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
         if f"{module}.{name}" in DATA:
             return super().find_class(module, name)
-        raise Failed(f"its answer has a {module}.{name}, which is no data: give numbers, texts, lists and images")
+        raise Failed(f"its answer has a {module}.{name}, which is not data: return numbers, strings, lists and images")
 
 
 @dataclass(frozen=True)
 class Place:
-    """The session's reference to a state of an episode. A continuation of a candidate gets a `copy`. The first step
-    from this copy copies the episode, and reseeds its random numbers with `seed`."""
+    """The session's reference to a state of an episode. A continuation of a candidate gets a `copy` of the reference,
+    with a seed. Its first step copies the episode, and reseeds the random numbers of that copy."""
 
     episode: int
     view: View

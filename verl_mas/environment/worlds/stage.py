@@ -85,8 +85,8 @@ def checked(view: View, world: World, setup: Setup) -> View:
     if strange := {*view.observations, *view.rewards} - players:
         raise ValueError(f"{name} names the players {sorted(strange)}; it has {sorted(players)}")
     if missing := players - set(view.rewards):
-        raise ValueError(f"{name} says nothing of what {sorted(missing)} earned")
+        raise ValueError(f"{name} has no rewards of the players {sorted(missing)}")
     rewards = {player: float(reward) for player, reward in view.rewards.items()}
     if wrong := {player: reward for player, reward in rewards.items() if not abs(reward) < float("inf")}:
-        raise ValueError(f"{name} gives rewards that are no finite numbers: {wrong}")
+        raise ValueError(f"{name} gives rewards that are not finite numbers: {wrong}")
     return replace(view, rewards=rewards)

@@ -62,7 +62,7 @@ def gone(pids: list[int], seconds: float = 5) -> bool:
     ],
     ids=range(11),
 )
-def test_the_end_of_a_program_is_told_apart(sandbox, program, status, stdout, exit_code):
+def test_how_a_program_ended(sandbox, program, status, stdout, exit_code):
     result = execute(sandbox, program, "abc\n")
     assert (result.status, result.stdout, result.exit_code) == (status, stdout, exit_code), result.stderr
 

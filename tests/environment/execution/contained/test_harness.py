@@ -141,12 +141,6 @@ EXPECTED = [
 ]
 
 
-def test_calls_are_answered_one_by_one():
-    lines: list[str] = []
-    run_calls(PROGRAM, dump_calls(CALLS), lines.append)
-    assert read_answers("".join(f"{line}\n" for line in lines), len(CALLS), "missing") == EXPECTED
-
-
 def test_a_script_for_another_interpreter_prints_the_same_answers():
     program = PROGRAM + "print('#answer {\"value\": 0}')"
     text = script(program, CALLS, "#secret ")

@@ -1,4 +1,4 @@
-"""OpenSpiel's games as worlds, beside the library itself: results, chance, illegal actions, copies, optimal players."""
+"""OpenSpiel's games as worlds, compared with the library: results, chance, illegal actions, copies, optimal players."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_an_illegal_action_forfeits_the_game(name, options, action, rewards):
     assert sum(end.illegal.values()) == (1 if isinstance(action, dict) else len(acting))
 
 
-def test_a_copy_shares_nothing_and_its_chance_is_drawn_anew():
+def test_a_copy_shares_nothing_and_has_new_random_events():
     episode = world("pig", winscore=30)
     episode.start()
     ends, before = set(), str(episode.state)
@@ -155,20 +155,20 @@ def test_an_optimal_player_of_kuhn_poker_is_an_equilibrium():
     ("refused", "match"),
     [
         (lambda: world("tictactoe").start(), "did you mean 'tic_tac_toe'"),
-        (lambda: world("mfg_garnet").start(), "not a field"),
+        (lambda: world("mfg_garnet").start(), "has no players"),
         (lambda: world("kuhn_poker", playrs=3).start(), "Unknown parameter 'playrs'"),
         (lambda: world("kuhn_poker", opening=2).start(), "remove the option"),
         (lambda: world("tic_tac_toe", opening=-1).start(), "0 or more"),
         (lambda: world("chess", opening=9).start(), "at most 100,000 states"),
         (lambda: optimal("connect_four"), "at most 100,000 states"),
         (lambda: optimal("liars_dice"), "at most 20,000 states"),
-        (lambda: optimal("matrix_rps"), "a game of two in turns"),
+        (lambda: optimal("matrix_rps"), "two-player, turn-based, zero-sum"),
         (lambda: Exploitability(world="open_spiel/leduc_poker"), "at most 100 states"),
-        (lambda: Exploitability(world="open_spiel/negotiation"), "one wins what the other loses"),
+        (lambda: Exploitability(world="open_spiel/negotiation"), "zero-sum"),
         (lambda: Exploitability(world="pettingzoo/chess"), "a game of OpenSpiel"),
     ],
 )
-def test_what_cannot_be_played_is_refused(refused, match):
+def test_a_game_that_cannot_be_played_is_refused(refused, match):
     with pytest.raises(ConfigError, match=f"(?s){match}"):
         refused()
 

@@ -196,7 +196,7 @@ async def test_a_failing_environment_and_a_server_that_ends_are_faults_of_a_sess
         ("openenv/Guessing", {"stepz": 1}, "did you mean 'steps'"),
     ],
 )
-def test_what_cannot_run_is_refused_before_the_run(server, world, options, message):
+def test_a_server_that_cannot_be_used_is_refused_before_the_run(server, world, options, message):
     team = WorldTeam(world=world, options={**guessing(server).options, **options})
     with pytest.raises(ConfigError, match=message):
         team.check()

@@ -1,4 +1,4 @@
-"""The hub `pettingzoo`, beside the library itself (1.27.0): rewards, illegal actions, copies, players that change."""
+"""The hub `pettingzoo`, compared with the library (1.27.0): rewards, illegal actions, copies, players that change."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_players_die_and_appear_and_have_names_of_agents():
     assert order == ["a_b", "agent_3", "a_b", "late", "late", "a_b"]
 
 
-def test_a_copy_draws_its_chance_anew():
+def test_a_copy_has_new_random_events():
     world, _ = begun("toy_zoo:Changing")
 
     def reward(seed):
@@ -172,7 +172,7 @@ def test_a_picture_is_a_part_and_a_function_of_the_user_describes_anything():
         ("toy_zoo:Once", {"observes": "objects"}, "an observation of 1 values of type object"),
     ],
 )
-def test_what_cannot_be_played_is_refused_before_the_run(name, options, message):
+def test_an_environment_that_cannot_be_played_is_refused_before_the_run(name, options, message):
     with pytest.raises(ConfigError, match=message):
         assert PettingZoo.players(setup(name, **options)) and PettingZoo.fixed(setup(name, **options))
 

@@ -1,4 +1,4 @@
-"""TextArena: episodes are those of the library, beside each other too; what it refuses, and what is wrong with it."""
+"""Episodes of TextArena are those of the library, also concurrent ones. Games that it cannot make are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def after(episode, *actions):
     return view
 
 
-async def test_random_episodes_beside_each_other_end_as_in_the_library_alone():
+async def test_concurrent_random_episodes_end_as_in_the_library_alone():
     alone = subprocess.run([sys.executable, textarena_episodes.__file__], capture_output=True, check=True)
     assert await through_hosts() == [
         (steps, rewards and {f"player_{player}": reward for player, reward in rewards.items()})
@@ -125,7 +125,7 @@ def test_a_copy_has_the_chance_of_the_original_and_a_reseeded_one_does_not_chang
     assert name != "PigDice-v0" or other != same
 
 
-def test_candidates_are_played_on_in_copies_and_a_random_player_takes_listed_moves():
+def test_candidates_continue_in_copies_and_a_random_player_takes_listed_moves():
     workflow = WorldTeam(world="textarena/TicTacToe-v0", opponent="random", continuations=1)
     session, prompts = played(workflow, Task.of("play"), lambda request, branch: f"[{branch + request.turn}]", k=3)
     assert session.answer.startswith("textarena/TicTacToe-v0: player_0") and session.info["illegal_player_1"] == 0

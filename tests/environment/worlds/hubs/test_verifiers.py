@@ -143,7 +143,7 @@ def test_attempts_of_a_seat_have_their_own_rewards_and_a_seat_that_is_not_traine
         ("reverse_word", {"python": "/no/such/python"}, "python=/no/such/python"),
     ],
 )
-def test_what_cannot_be_played_is_refused_before_a_run(taskset, settings, says):
+def test_a_taskset_that_cannot_be_played_is_refused_before_a_run(taskset, settings, says):
     with pytest.raises(ConfigError, match=says):
         team(taskset, **settings).check()
 

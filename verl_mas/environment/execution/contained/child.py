@@ -27,7 +27,7 @@ from verl_mas.util.fork_server import die_with_parent
 # Descriptors of a program: its input, its output, its errors, the program itself, and a fifth one for the answers if
 # functions are called. All are files in memory.
 STDIN, STDOUT, STDERR, PROGRAM, ANSWERS = range(5)
-YES = "yes"  # reported for an isolation layer that is active; for another layer, the reason is reported
+YES = "yes"  # reported for an active isolation layer; an inactive layer has its reason instead
 # Exit codes of this process if the program does not compile, and if it ends with a MemoryError. A program that itself
 # exits with such a code is reported in the same way.
 NOT_COMPILED, NO_MEMORY = 251, 250
