@@ -68,7 +68,8 @@ def test_how_a_program_ended(sandbox, program, status, stdout, exit_code):
 
 
 def test_time_and_memory_are_measured_and_an_exception_has_the_traceback_of_the_program_alone(sandbox):
-    result = execute(sandbox, "import time; x = b'1' * 30_000_000; time.sleep(0.1)\nfor _ in range(10**6): pass\n1 / 0")
+    program = "import time; x = b'1' * 30_000_000; time.sleep(0.1)\nfor _ in range(10**6): pass\n1 / 0"
+    result = execute(sandbox, program, limits=Limits())
     assert 0.1 < result.seconds < 5 and 0.005 < result.cpu_seconds < 1 and 30 < result.memory_mb < 150
     assert result.stderr.count("File") == 1 and 'File "program.py", line 3, in <module>\n    1 / 0' in result.stderr
 
