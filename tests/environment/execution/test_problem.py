@@ -47,11 +47,8 @@ def test_a_problem_of_calls_is_read_as_it_was_written(tests):
     assert problem.kind == "call" and repr(Problem.read(problem.text())) == repr(problem)
 
 
-def test_what_may_be_left_out_is_empty():
+def test_fields_may_be_missing_and_a_time_limit_replaces_the_teams():
     assert Problem.read(TEXT) == Problem([ADD], (), None, None)
-
-
-def test_its_time_limit_replaces_the_teams():
     assert Problem([ADD]).limits(Limits(cpu_s=2, memory_mb=99)) == Limits(cpu_s=2, memory_mb=99)
     assert Problem([ADD], time_limit_s=5).limits(Limits(cpu_s=2, memory_mb=99)) == Limits(cpu_s=5, memory_mb=99)
 
@@ -64,41 +61,29 @@ def changed(**fields: object) -> str:
     ("truth", "says"),
     [
         (None, "the ground truth None of a code task"),
-        ("", "Expecting value"),
-        ("42", "ground_truth=42"),
         ("[" * 100_000, "maximum recursion"),
         ("{}", "has no kind"),
         (changed(kind="assert"), "kind='assert'"),
         (changed(tests=[]), "without tests"),
-        (changed(tests="1 2"), "tests='1 2'"),
-        (changed(tests=[["1 2", "3"]]), r"tests\[0\]=\['1 2'"),
         (changed(tests=[{"input": "1 2", "output": 3}]), r"tests\[0\]="),
         (changed(tests=[{"input": "1 2", "output": "3", "weight": 1}]), "weight"),
         (changed(tests=[{"input": "1 2", "output": " \n"}]), "expects no output"),
         (changed(tests=["assert f(1) == 2"]), "kind stdio with the test 'assert f"),
         (changed(kind="call"), "kind call with the test"),
         (changed(kind="call", tests=["assert f(x) == 2"]), "ValueError: x is not a literal"),
-        (changed(examples=[{"input": "1"}]), r"examples\[0\]="),
-        (changed(examples=""), "examples=''"),
         (changed(golden=""), "empty golden program"),
-        (changed(golden=["x"]), "golden="),
         (changed(time_limit_s=0), "time_limit_s 0"),
-        (changed(time_limit_s="2"), "time_limit_s='2'"),
-        (changed(time_limit_s=float("nan")), "time_limit_s=nan"),
         (changed(solution="x"), "ground_truth.solution is not a setting"),
     ],
 )
-def test_a_ground_truth_that_says_nothing_is_refused_with_the_fix(truth, says):
+def test_an_invalid_ground_truth_is_refused_with_the_fix(truth, says):
     with pytest.raises(DataError, match=says) as refused:
         Problem.read(truth)
     assert "verl-mas data code" in refused.value.fix or "assert" in refused.value.rule
 
 
-def test_tests_of_both_kinds_are_refused():
+def test_tests_of_both_kinds_and_a_value_without_a_literal_are_refused():
     with pytest.raises(DataError, match="both kinds"):
         Problem([ADD], [Returns(Call("f"), 1)])
-
-
-def test_a_value_without_a_literal_cannot_be_written():
     with pytest.raises(DataError, match="== nan"):
         Problem([Returns(Call("f"), float("nan"))]).text()

@@ -26,19 +26,15 @@ def executor() -> UnsafeSubprocess:
 @pytest.mark.parametrize(
     ("program", "status"),
     [
-        ("print(input())", Status.OK),
         ("import os; print(os.read(0, os.fstat(0).st_size).decode())", Status.OK),
         ("from __future__ import annotations; import sys; sys.stdout.write(input())", Status.OK),
         ("1 / 0", Status.ERROR),
         ("\0", Status.SYNTAX_ERROR),
-        ("'\ud800'", Status.SYNTAX_ERROR),
         ("x = [0] * 10**9", Status.OUT_OF_MEMORY),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", Status.KILLED),
         ("while True: pass", Status.TIMED_OUT),
-        ("import time; time.sleep(60)", Status.TIMED_OUT),
         ("while True: print('a' * 100)", Status.TOO_MUCH_OUTPUT),
         ("open('file', 'w').write('a' * 2000)", Status.TOO_MUCH_OUTPUT),
-        ("import os; os.close(0); os.close(1); os.close(2)", Status.OK),
         ("x = '" + "a" * 10_000_000 + "'; print(input())", Status.OK),
     ],
 )
@@ -46,24 +42,19 @@ async def test_how_a_program_ended(executor, program, status):
     limits = replace(LIMITS, wall_s=1.5 if status is Status.TIMED_OUT else 60)
     result = await executor.execute(program, "é \ud800", limits)
     assert result.status is status
-    assert result.stdout.strip() == "é \\ud800" or not result.ok or "close" in program
+    assert result.stdout.strip() == "é \\ud800" or not result.ok
     assert len(result.stdout) <= 1_000 and len(result.stderr) <= 1_000
 
 
-@pytest.mark.parametrize("first", ["", "import signal; signal.signal(signal.SIGXCPU, signal.SIG_IGN)\n"])
-async def test_the_cpu_time_ends_a_program_long_before_the_wall_time(executor, first):
-    result = await executor.execute(f"{first}while True: pass", limits=Limits(cpu_s=1, wall_s=60))
+async def test_the_cpu_time_ends_a_program_long_before_the_wall_time(executor):
+    program = "import signal; signal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass"
+    result = await executor.execute(program, limits=Limits(cpu_s=1, wall_s=60))
     assert result.status is Status.TIMED_OUT and result.seconds < 30
 
 
-async def test_output_that_is_not_text_is_replaced(executor):
-    result = await executor.execute("import os; os.write(1, b'a\\xffb')")
-    assert result.ok and result.stdout == "a\ufffdb"
-
-
-async def test_the_error_names_the_line_of_the_program(executor):
-    result = await executor.execute("x = 1\ny = x / 0\n")
-    assert 'File "<program>", line 2' in result.stderr
+async def test_an_error_names_its_line_and_output_that_is_not_text_is_replaced(executor):
+    result = await executor.execute("import os\nos.write(1, b'a\\xffb')\n1 / 0\n")
+    assert result.stdout == "a\ufffdb" and 'File "<program>", line 3' in result.stderr
     assert result.error == "error: ZeroDivisionError: division by zero"
 
 
@@ -92,15 +83,12 @@ async def test_no_more_programs_at_once_than_slots():
     assert time.monotonic() - start > 0.6
 
 
-async def test_packages_are_those_of_this_python(executor):
+async def test_packages_are_those_of_this_python_and_a_missing_one_is_refused(executor):
     assert not (await executor.execute("import numpy")).ok
     some = UnsafeSubprocess(Execution("unsafe_subprocess", packages=["numpy"]))
     some.check()
     result = await some.execute("import numpy; print(numpy.arange(3).sum())", limits=Limits(cpu_s=5))
     assert result.stdout == "3\n", result.stderr
-
-
-def test_a_missing_package_is_refused():
     with pytest.raises(ConfigError, match="'numpie' cannot be imported"):
         UnsafeSubprocess(Execution("unsafe_subprocess", packages=["numpie"])).check()
 

@@ -33,17 +33,11 @@ def test_an_answer_after_hashes_is_read_as_it_was_written_and_any_text_is_parsed
     assert isinstance(parsed, Malformed) or Hashes().parse(Hashes().render(parsed)) == parsed
 
 
-@pytest.mark.parametrize(
-    ("reply", "read"), [("6 x 12\n#### 72", "72"), ("#### 1\nno:\n####  2 ", "2"), ("<think>#### 1</think>#### 3", "3")]
-)
-def test_the_last_hashes_outside_the_thinking_count(reply, read):
-    assert Hashes().parse(reply) == read
+def test_the_last_hashes_outside_the_thinking_count():
+    replies = ["6 x 12\n#### 72", "#### 1\nno:\n####  2 ", "<think>#### 1</think>#### 3"]
+    assert [Hashes().parse(reply) for reply in replies] == ["72", "2", "3"]
+    assert all(isinstance(Hashes().parse(reply), Malformed) for reply in ["72", "####", "#### \n72", "<think>#### 72"])
 
 
-@pytest.mark.parametrize("reply", ["72", "####", "#### \n72", "<think>#### 72"])
-def test_a_reply_without_an_answer_after_hashes_is_malformed(reply):
-    assert isinstance(Hashes().parse(reply), Malformed)
-
-
-def test_what_asks_for_a_form_has_its_mark():
+def test_a_prompt_for_a_form_has_its_mark():
     assert all(MARKS[name] in form.prompt() and MARKS[name] in form.render("7") for name, form in FORMS.items())

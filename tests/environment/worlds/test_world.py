@@ -26,13 +26,10 @@ def digits(request, branch):
     return f"<action>{branch or 2}</action>"
 
 
-def rewards(session):
-    return [(reply.agent, reply.team_reward) for reply in session.replies]
-
-
-def test_every_act_has_what_its_player_earns_from_it_on():
+def test_an_act_gets_the_rewards_of_its_player_to_the_end():
     session, prompts = played(WorldTeam(world=f"{TOY}/turns"), task(), digits)
-    assert rewards(session) == [("left", 4.0), ("right", 4.0), ("left", 2.0), ("right", 2.0)]
+    rewards = [(reply.agent, reply.team_reward) for reply in session.replies]
+    assert rewards == [("left", 4.0), ("right", 4.0), ("left", 2.0), ("right", 2.0)]
     assert session.team_reward == 4.0 and session.answer == f"{TOY}/turns: left +4, right +4"
     assert session.info["reward_left"] == 4.0 and session.info["steps"] == 4 and session.info["turns"] == 4
     assert prompts[0] == (
@@ -40,42 +37,27 @@ def test_every_act_has_what_its_player_earns_from_it_on():
     )
 
 
-def test_players_that_act_at_once_take_one_step():
-    session, _ = played(WorldTeam(world=f"{TOY}/both", options={"steps": 2}), task(), digits)
-    assert [reply.agent for reply in session.replies] == ["left", "right"] * 2 and session.info["steps"] == 2
-
-
-@pytest.mark.parametrize("reply", ["no tags", "<action>9</action>", ""])
-def test_the_world_decides_what_an_illegal_action_costs(reply):
-    session, _ = played(WorldTeam(world=f"{TOY}/turns"), task(), {"left": reply, "right": "<action>1</action>"})
+def test_the_world_decides_what_an_illegal_action_costs():
+    replies = {"left": ["no tags", "<action>9</action>"], "right": "<action>1</action>"}
+    session, _ = played(WorldTeam(world=f"{TOY}/turns"), task(), replies)
     assert session.info["illegal_left"] == 2 and session.info["illegal_right"] == 0
     assert session.info["reward_left"] == -2 and session.info["reward_right"] == 2
 
 
-@pytest.mark.parametrize(("text", "action"), [("bxc3", "bxc3"), ("Bxc3", "Bxc3"), (" kd2 ", "Kd2"), ("no", "no")])
-def test_case_counts_where_it_decides(text, action):
+def test_case_counts_where_it_distinguishes_actions():
     seen = Observation("a board of chess", legal=["bxc3", "Bxc3", "Kd2"])
-    assert WorldTeam(world=f"{TOY}/turns", text="compact").read(SimpleNamespace(text=text), seen) == action
+    read = WorldTeam(world=f"{TOY}/turns", text="compact").read
+    actions = [read(SimpleNamespace(text=text), seen) for text in ("bxc3", "Bxc3", " kd2 ", "no")]
+    assert actions == ["bxc3", "Bxc3", "Kd2", "no"]
 
 
-def test_a_conversation_is_one_row_with_what_is_new():
+def test_a_conversation_is_one_row_with_new_observations():
     workflow = WorldTeam(world=f"{TOY}/turns", memory="conversation")
     session, prompts = played(workflow, task(), digits)
     assert [reply.row for reply in session.replies] == [0, 1, 0, 1]
-    assert [prompt.partition("\n")[0] for prompt in prompts] == [
-        "turn 0 of left",
-        "turn 1 of right",
-        "right 2",
-        "left 2",
-    ]
+    beginnings = [prompt.partition("\n")[0] for prompt in prompts]
+    assert beginnings == ["turn 0 of left", "turn 1 of right", "right 2", "left 2"]
     assert not workflow.branches and "conversation" in workflow.fixed
-
-
-def test_a_world_that_does_not_write_copy_has_no_branches(monkeypatch):
-    workflow = WorldTeam(world=f"{TOY}/turns")
-    assert workflow.branches
-    monkeypatch.delattr(workflow.kind, "copy")
-    assert not workflow.branches and "does not write `copy`" in workflow.fixed
 
 
 def test_candidates_are_steps_of_copies_and_one_is_committed():
@@ -88,7 +70,7 @@ def test_candidates_are_steps_of_copies_and_one_is_committed():
     assert session.info["reward_left"] == 2.0
 
 
-def test_a_candidate_is_played_on_and_has_what_its_player_earns():
+def test_a_continued_candidate_gets_the_return_of_its_player():
     workflow = WorldTeam(world=f"{TOY}/turns", options={"steps": 3}, continuations=2)
     session, _ = played(workflow, task(), lambda request, branch: f"<action>{branch + 1}</action>", k=2)
     first = [reply for reply in session.replies if reply.turn == 0 and reply.agent == "left" and not reply.probe]
@@ -103,11 +85,15 @@ def test_the_chance_of_all_candidates_is_the_same():
     assert len({reply.team_reward for reply in session.replies}) == 1
 
 
-def test_a_world_without_copies_says_so():
+def test_a_world_without_copies_says_so(monkeypatch):
     workflow = WorldTeam(world=f"{TOY}/once")
     assert not workflow.branches and workflow.fixed == "once has no copies"
     with pytest.raises(ConfigError, match="once has no copies"):
         WorldTeam(world=f"{TOY}/once", continuations=1)
+    workflow = WorldTeam(world=f"{TOY}/turns")
+    assert workflow.branches
+    monkeypatch.delattr(workflow.kind, "copy")
+    assert not workflow.branches and "does not write `copy`" in workflow.fixed
 
 
 @pytest.mark.parametrize(("number", "learner"), [(0, "left"), (1, "right")])
@@ -128,15 +114,12 @@ def test_a_player_without_an_llm_is_drawn_by_the_world_and_repeats_its_draws_in_
     assert len(drawn) > 1
 
 
-def test_a_row_names_its_seed_and_options():
-    row = {"world_seed": 3, "world": "both", "world_options": '{"steps": 1}'}
+def test_a_row_names_its_seed_and_options_and_players_that_act_at_once_take_one_step():
+    row = {"world_seed": 3, "world": "both", "world_options": '{"steps": 2}'}
     session, _ = played(WorldTeam(world=f"{TOY}/turns"), task(extra_info=row), digits)
-    assert [reply.agent for reply in session.replies] == ["left", "right"]
-
-
-def test_an_unknown_hub_lists_those_that_there_are():
-    with pytest.raises(ConfigError, match=r"(?s)mas.workflow.args.world=open_spie.*did you mean 'open_spiel'"):
-        WorldTeam(world="open_spie/turns")
+    assert [reply.agent for reply in session.replies] == ["left", "right"] * 2 and session.info["steps"] == 2
+    with pytest.raises(SessionFault, match="a row with index"):
+        played(WorldTeam(world=f"{TOY}/turns"), task(extra_info={"index": 3}), digits)
 
 
 @pytest.mark.parametrize("runs_in", ["thread", "process"])
@@ -161,26 +144,18 @@ class Mine(Count):
         WorldTeam(world=f"{file}:sys")
 
 
-WRONG = {
-    "steps raise": ("def step(self, actions): return self.nothing", "no attribute 'nothing'"),
-    "a player without reward": ("def step(self, actions): return View({}, {})", "says nothing of what .'me'. earned"),
-}
-
-
-@pytest.mark.parametrize(("step", "says"), WRONG.values(), ids=WRONG)
-def test_a_check_plays_an_episode_of_legal_actions(tmp_path, step, says):
+@pytest.mark.parametrize(
+    ("returns", "says"),
+    [("self.nothing", "no attribute 'nothing'"), ("View({}, {})", "has no rewards of the players .'me'.")],
+)
+def test_a_check_plays_an_episode_of_legal_actions(tmp_path, returns, says):
     (tmp_path / "my_world.py").write_text(
         "from verl_mas import Observation, View, World\n"
         "class Mine(World):\n"
         "    @classmethod\n"
         "    def players(cls, setup): return ['me']\n"
         "    def start(self): return View({'me': Observation('?', ['go'])}, {'me': 0.0})\n"
-        f"    {step}\n"
+        f"    def step(self, actions): return {returns}\n"
     )
     with pytest.raises((AttributeError, ValueError), match=says):
         WorldTeam(world=f"{tmp_path / 'my_world.py'}:Mine").check()
-
-
-def test_rows_without_a_seed_would_all_begin_the_same():
-    with pytest.raises(SessionFault, match="a row with index"):
-        played(WorldTeam(world=f"{TOY}/turns"), task(extra_info={"index": 3}), digits)

@@ -20,7 +20,7 @@ class ProgramAttempt:
 
     program: str | None
     compiles: bool = False
-    ends: bool = False  # whether it ends without an error on the first example, or else on the first test
+    ends: bool = False  # whether it ends without an error on the first example, or on the first test without an example
     share: float = 0.0
 
     @property

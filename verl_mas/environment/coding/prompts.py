@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from verl_mas.environment.coding.cases import ShortCase, TaggedCase, WrittenCase
 from verl_mas.environment.execution.problem import Problem
@@ -30,21 +29,9 @@ class Feedback:
     example: bool = False  # whether the test belongs to the problem, and not to a colleague
 
 
-class Prompts(Protocol):
-    """The formats of a program and of a test, and the prompts that ask for them."""
-
-    program: Codec[str]
-    case: Codec[WrittenCase]
-
-    def solve(self, task: Task, problem: Problem, last: Feedback | None) -> list[Message]:
-        """The coder's prompt."""
-
-    def probe(self, task: Task, problem: Problem, last: Feedback | None) -> list[Message]:
-        """The tester's prompt, which does not contain the program."""
-
-
 class Words:
-    """Prompts for language models."""
+    """Prompts for language models, and the formats of a program and of a test. `solve` makes the coder's prompt.
+    `probe` makes the tester's prompt, which does not contain the program."""
 
     program: Codec[str] = CodeBlock()
     case: Codec[WrittenCase] = TaggedCase()
@@ -117,9 +104,9 @@ class WholeReply:
         return visible(text).strip() or Malformed("an empty reply")
 
 
-class Compact:
-    """Prompts for tiny models: the task's text, then one line each for the program, the test, its result and the
-    role."""
+class Compact(Words):
+    """`Words` for tiny models. A prompt has the task's text, then one line each for the program, the test, its result
+    and the role."""
 
     program: Codec[str] = WholeReply()
     case: Codec[WrittenCase] = ShortCase()
@@ -141,4 +128,4 @@ class Compact:
         return [{"role": "user", "content": "\n".join([task.question, *lines, role])}]
 
 
-PROMPTS: Mapping[str, Prompts] = {"words": Words(), "compact": Compact()}
+PROMPTS: Mapping[str, Words] = {"words": Words(), "compact": Compact()}

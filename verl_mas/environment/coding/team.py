@@ -8,7 +8,7 @@ from typing import Literal
 
 from verl_mas.config.values import Count
 from verl_mas.environment.coding.attempts import ProgramAttempt, Runner, give_team_parts
-from verl_mas.environment.coding.prompts import PROMPTS, Prompts
+from verl_mas.environment.coding.prompts import PROMPTS, Words
 from verl_mas.environment.execution.executor import Execution
 from verl_mas.workflow import Malformed, Reply, Team, Workflow
 
@@ -45,7 +45,7 @@ class CodeTeam(Workflow):
         return self.reward == "sparse"
 
     @property
-    def prompts(self) -> Prompts:
+    def prompts(self) -> Words:
         return PROMPTS[self.text]
 
     def check(self) -> None:

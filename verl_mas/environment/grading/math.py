@@ -7,6 +7,7 @@ write an answer that keeps sympy busy indefinitely.
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import functools
 import logging
@@ -19,8 +20,9 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from verl_mas.config.registry import Extra
+from verl_mas.environment.grading import process_pool
 from verl_mas.environment.grading.grader import UNKNOWN, unknown
-from verl_mas.environment.grading.process_pool import BoundedPool, CallResult, CallStatus
+from verl_mas.environment.grading.process_pool import BoundedPool
 from verl_mas.errors import DataError
 from verl_mas.workflow.codecs import Boxed, Malformed
 
@@ -33,6 +35,7 @@ math_verify = Extra("math_verify", "math")
 # Competition answers are shorter; a longer text is noise, or an attack on the parser.
 MAX_CHARS = 1_000
 LIMIT_S = 2.0
+CACHED = 20_000  # most grades that a checker remembers
 
 
 class Grade(enum.Enum):
@@ -44,8 +47,8 @@ class Grade(enum.Enum):
     CORRECT = "correct"
     WRONG = "wrong"
     UNREADABLE = "unreadable"
-    TIMED_OUT = "timed_out"
-    CRASHED = "crashed"
+    TIMED_OUT = process_pool.TIMED_OUT
+    CRASHED = process_pool.CRASHED
 
     @property
     def checked(self) -> bool:
@@ -193,11 +196,10 @@ class _Pair(NamedTuple):
 
 @dataclass
 class AnswerChecker:
-    """Compares answers with ground truths in separate processes, within a time limit, and counts the grades."""
+    """Compares answers with ground truths in separate processes, within a time limit."""
 
     workers: int = max(2, (os.cpu_count() or 2) // 4)
     limit_s: float = LIMIT_S
-    cache_size: int = 20_000
 
     def __post_init__(self) -> None:
         math_verify.require()
@@ -207,17 +209,17 @@ class AnswerChecker:
         # Sessions of one task often give the same answer.
         self._cache: dict[_Pair, Grade] = {}
         self._timed_out: set[_Pair] = set()
-        self.counts = dict.fromkeys(Grade, 0)
 
     def grade(self, truth: object, answer: str | None) -> Grade:
         """Grade the text in the answer's box; None stands for a reply without a box. Blocks the thread."""
         pair = _Pair.of(truth, answer)
-        return self._count(self._without_pool(pair) or self._result(pair, self._pool.call(*pair)))
+        return self._without_pool(pair) or self._result(pair, self._pool.submit(*pair).result())
 
     async def agrade(self, truth: object, answer: str | None) -> Grade:
         """`grade`, without blocking the event loop."""
         pair = _Pair.of(truth, answer)
-        return self._count(self._without_pool(pair) or self._result(pair, await self._pool.acall(*pair)))
+        grade = self._without_pool(pair)
+        return grade or self._result(pair, await asyncio.wrap_future(self._pool.submit(*pair)))
 
     def close(self) -> None:
         self._pool.close()
@@ -235,23 +237,16 @@ class AnswerChecker:
             return Grade(objected)
         return self._cache.get(pair)
 
-    def _result(self, pair: _Pair, call: CallResult) -> Grade:
-        if call.status is CallStatus.RETURNED:
-            grade = Grade(call.value)
-        else:
-            grade = Grade.TIMED_OUT if call.status is CallStatus.TIMED_OUT else Grade.CRASHED
+    def _result(self, pair: _Pair, result: str) -> Grade:
+        grade = Grade(result)
         # A first timeout may be due to a busy machine. An answer that times out again would always cost the time limit.
         if grade.checked or pair in self._timed_out:
-            if len(self._cache) >= self.cache_size:
-                self._cache.pop(next(iter(self._cache)))
+            if len(self._cache) >= CACHED:
+                self._cache.clear()
             self._cache[pair] = grade
             self._timed_out.discard(pair)
         elif grade is Grade.TIMED_OUT:
             self._timed_out.add(pair)
-        return grade
-
-    def _count(self, grade: Grade) -> Grade:
-        self.counts[grade] += 1
         return grade
 
 
@@ -344,7 +339,7 @@ def _unreadable(truth: str, answer: str) -> Iterator[bool]:
 
 
 def _wrong(truth: str, answer: str) -> Iterator[bool]:
-    """Yield whether the answer has relations, chains or words that say something else than "it is this value"."""
+    """Yield whether the answer has relations, chains or words that say more than "it is this value"."""
     yield _compares(answer) and not _is_set(truth)
     yield "=" not in truth and any(not _names(part) for part in _SEPARATOR.split(answer))
     # A `\text{or}` or `\text{and}` that contains nothing else separates values. In a longer text, the word changes the

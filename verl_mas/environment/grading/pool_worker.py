@@ -15,18 +15,18 @@ from multiprocessing.connection import Connection
 
 from verl_mas.util.fork_server import Forks
 
-RETURNED, RAISED = "returned", "raised"
+CRASHED = "crashed"  # the answer to a call that raised
 
 
 class Calls(Forks):
     """Answers calls of one function. `settings`: the function as "package.module:name", the memory of a fork in MB, the
     arguments of the calls that warm up the server, and the folders in which Python finds modules."""
 
-    def __init__(self, settings: tuple[str, int, Sequence[Sequence[object]], Sequence[str]]):
+    def __init__(self, settings: tuple[str, int, Sequence[Sequence[str]], Sequence[str]]):
         name, memory_mb, warm_up, sys.path[:] = settings
         module, _, attribute = name.partition(":")
         self._memory, self.greeting = memory_mb * 2**20, {}
-        self._function: Callable[..., object] = getattr(importlib.import_module(module), attribute)
+        self._function: Callable[..., str] = getattr(importlib.import_module(module), attribute)
         for args in warm_up:
             self._function(*args)
 
@@ -44,7 +44,7 @@ class Calls(Forks):
             except (EOFError, ConnectionError):
                 return
             try:
-                answer = [RETURNED, self._function(*args), ""]
-            except Exception as error:  # noqa: BLE001  boundary: any exception of the function is data for the caller
-                answer = [RAISED, None, f"{type(error).__name__}: {error}"[:500]]
-            pipe.send_bytes(json.dumps(answer).encode())
+                answer = self._function(*args)
+            except Exception:  # noqa: BLE001  boundary: any exception of the function is data for the caller
+                answer = CRASHED
+            pipe.send_bytes(answer.encode())

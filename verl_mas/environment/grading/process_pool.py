@@ -7,8 +7,6 @@ killed, one that crashes is replaced, and either way the call returns a result.
 
 from __future__ import annotations
 
-import asyncio
-import enum
 import json
 import os
 import queue
@@ -16,36 +14,19 @@ import socket
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import TypeAlias
 
 from verl_mas.environment.grading import pool_worker
 from verl_mas.errors import MasError
 from verl_mas.util.forks import Fork, ForkServer, Restarted, ServerLost
 
-Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
-
-
-class CallStatus(enum.Enum):
-    """How a call ended. Only RETURNED has a value."""
-
-    RETURNED = pool_worker.RETURNED
-    RAISED = pool_worker.RAISED
-    TIMED_OUT = "timed_out"
-    CRASHED = "crashed"
-
-
-@dataclass(frozen=True)
-class CallResult:
-    status: CallStatus
-    value: Json = None
-    error: str = ""
+# Results of calls that return none: the time limit is over; the process died, ran out of memory, or the call raised.
+TIMED_OUT, CRASHED = "timed_out", pool_worker.CRASHED
 
 
 class BoundedPool:
-    """A pool for one function. `function` is "package.module:name"; its arguments and its result must be JSON values.
+    """A pool for one function of strings that returns a string. `function` is "package.module:name".
 
     The fork server calls the function once with each of the arguments in `warm_up`, so that workers start with warm
     caches.
@@ -58,7 +39,7 @@ class BoundedPool:
         workers: int = 2,
         limit_s: float = 2.0,
         memory_mb: int = 2048,
-        warm_up: Sequence[tuple[Json, ...]] = (),
+        warm_up: Sequence[Sequence[str]] = (),
     ):
         self.limit_s = limit_s
         kind, env = f"{pool_worker.__name__}:Calls", {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -71,31 +52,25 @@ class BoundedPool:
             self._workers.put(None)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="bounded-pool")
 
-    def submit(self, *args: Json) -> Future[CallResult]:
+    def submit(self, *args: str | None) -> Future[str]:
+        """Call the function. The result may also be TIMED_OUT or CRASHED."""
         return self._threads.submit(self._call, json.dumps(args).encode())
-
-    def call(self, *args: Json) -> CallResult:
-        return self.submit(*args).result()
-
-    async def acall(self, *args: Json) -> CallResult:
-        return await asyncio.wrap_future(self.submit(*args))
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
         self._server.close()
 
-    def _call(self, message: bytes) -> CallResult:
+    def _call(self, message: bytes) -> str:
         worker = self._workers.get()
         try:
             fork, pipe = worker = worker or self._fork()
             try:
                 pipe.send_bytes(message)
                 if pipe.poll(self.limit_s):
-                    status, value, error = json.loads(pipe.recv_bytes())
-                    return CallResult(CallStatus(status), value, error)
-                result = CallResult(CallStatus.TIMED_OUT, error=f"no result within {self.limit_s:g} s")
+                    return pipe.recv_bytes().decode()
+                result = TIMED_OUT
             except (EOFError, ConnectionError):
-                result = CallResult(CallStatus.CRASHED, error="the process died")
+                result = CRASHED
             worker = None
             pipe.close()
             fork.signal()

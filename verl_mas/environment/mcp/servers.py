@@ -258,22 +258,20 @@ class _Connection:
                 why = _why(error, server.spec.start_timeout_s)
                 self.ready.set_exception(EngineLost(f"{server}: {why}{_tail(server.log)}"))
             else:
-                logger.warning("MCP server %s, as it ended: %s", server.name, _why(error))
+                logger.warning("MCP server %s ended with an error: %s", server.name, _why(error))
 
     async def answers(self) -> bool:
-        import anyio
-
-        try:
-            with anyio.fail_after(PROBE_S):
-                await self.client.list_tools()
-        except Exception:  # noqa: BLE001  # the boundary: a server may fail in any way
+        listing = asyncio.ensure_future(self.client.list_tools())
+        await asyncio.wait({listing}, timeout=PROBE_S)
+        if not listing.done():
+            listing.cancel()
             return False
-        return True
+        return listing.exception() is None
 
     async def end(self) -> None:
         if not self.ready.done():
             self._owner.cancel()
-            self.ready.set_exception(EngineLost("it was stopped as it started"))
+            self.ready.set_exception(EngineLost("it was stopped while it started"))
         self._stop.set()
         await asyncio.wait({self._owner}, timeout=STOP_S)
 

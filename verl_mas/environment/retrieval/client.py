@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import httpx
@@ -34,34 +35,41 @@ class SearchResult:
 @dataclass
 class Breaker:
     """A circuit breaker. After `threshold` consecutive failures, it admits no calls for `cooldown_s` seconds. Then it
-    admits one call, to test the server."""
+    admits one call per `cooldown_s`, to test the server."""
 
     threshold: int = 5
     cooldown_s: float = 10.0
     clock: Callable[[], float] = time.monotonic
     _failures: int = field(default=0, init=False)
     _open_until: float = field(default=0.0, init=False)
-    _trying: bool = field(default=False, init=False)
 
     def admits(self) -> bool:
         if self._failures < self.threshold:
             return True
-        if self._trying or self.clock() < self._open_until:
+        if self.clock() < self._open_until:
             return False
-        self._trying = True
+        self._open_until = self.clock() + self.cooldown_s
         return True
 
     def succeeded(self) -> None:
-        self._failures, self._trying = 0, False
+        self._failures = 0
 
     def failed(self) -> None:
         self._failures += 1
-        self._trying = False
         self._open_until = self.clock() + self.cooldown_s
 
 
 class _RetrieverDown(Exception):
     """A temporary failure of the server; the request is worth repeating."""
+
+
+@dataclass(eq=False)
+class _Batch:
+    """Queries that share a request. It takes queries until it is full or its window is over."""
+
+    queries: list[str] = field(default_factory=list)
+    full: asyncio.Event = field(default_factory=asyncio.Event)
+    results: asyncio.Task[list[SearchResult]] = field(init=False)
 
 
 @dataclass(eq=False)
@@ -83,8 +91,8 @@ class RetrieverClient:
         limits = httpx.Limits(max_connections=self.connections, max_keepalive_connections=self.connections)
         self._http = httpx.AsyncClient(timeout=self.timeout_s, limits=limits, transport=self.transport, trust_env=False)
         self._shown = bare_address(self.url)  # the URL without a password, for errors that models read and records keep
-        self._waiting: list[tuple[str, int, asyncio.Future[SearchResult]]] = []
-        self._sending: set[asyncio.Task[None]] = set()
+        self._batches: dict[int, _Batch] = {}  # the batch that takes queries, by the number of passages
+        self._sending: set[asyncio.Task[list[SearchResult]]] = set()
 
     async def search(self, query: str, topk: int | None = None) -> SearchResult:
         """Search for a query. A failure of the server is not raised; it is the `error` of the result."""
@@ -92,39 +100,33 @@ class RetrieverClient:
             query.encode()
         except UnicodeEncodeError as error:
             return SearchResult(query, error=f"the query cannot be sent: {error}")
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[SearchResult] = loop.create_future()
-        self._waiting.append((query, self.topk if topk is None else topk, future))
-        if len(self._waiting) >= self.max_batch:
-            self._send()
-        elif len(self._waiting) == 1:
-            loop.call_later(self.window_s, self._send)
-        return await future
+        batch = self._batch(self.topk if topk is None else topk)
+        place = len(batch.queries)
+        batch.queries.append(query)
+        if len(batch.queries) == self.max_batch:
+            batch.full.set()
+        # Shield the request from a cancellation of this session, because other sessions wait for it.
+        return (await asyncio.shield(batch.results))[place]
 
     async def close(self) -> None:
         await asyncio.gather(*self._sending)
         await self._http.aclose()
 
-    def _send(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for topk in {topk for _, topk, _ in waiting}:
-            batch = [(query, future) for query, wanted, future in waiting if wanted == topk]
-            task = asyncio.get_running_loop().create_task(self._answer(batch, topk))
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
+    def _batch(self, topk: int) -> _Batch:
+        """Return the batch that takes queries for this number of passages."""
+        batch = self._batches.get(topk)
+        if batch is None or batch.full.is_set():
+            batch = self._batches[topk] = _Batch()
+            batch.results = asyncio.create_task(self._answer(batch, topk))
+            self._sending.add(batch.results)
+            batch.results.add_done_callback(self._sending.discard)
+        return batch
 
-    async def _answer(self, batch: list[tuple[str, asyncio.Future[SearchResult]]], topk: int) -> None:
-        queries = [query for query, _ in batch]
-        try:
-            results = await self._retrieve(queries, topk)
-        except Exception as error:  # noqa: BLE001  boundary: whatever fails, the waiting sessions get a result
-            self.breaker.failed()
-            cause = f"{self._shown}: {type(error).__name__}: {error}"
-            results = [SearchResult(query, error=cause) for query in queries]
-        for result, (_, future) in zip(results, batch, strict=True):
-            # The future of a cancelled session is done already.
-            if not future.done():
-                future.set_result(result)
+    async def _answer(self, batch: _Batch, topk: int) -> list[SearchResult]:
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(batch.full.wait(), self.window_s)
+        batch.full.set()
+        return await self._retrieve(batch.queries, topk)
 
     async def _retrieve(self, queries: list[str], topk: int) -> list[SearchResult]:
         error = ""
@@ -158,7 +160,7 @@ class RetrieverClient:
             raise _RetrieverDown(f"no whole response in {2 * self.timeout_s:g} s") from error
         except TooLong as error:
             raise _refused(str(error)) from error
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: an empty part of the host
             raise _RetrieverDown(f"{type(error).__name__}: {error}".rstrip(": ")) from error
         refused = f"HTTP {status}: {body[:200].decode(errors='replace')}"
         if status >= 500 or status == 429:

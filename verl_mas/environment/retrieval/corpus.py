@@ -44,7 +44,7 @@ class Passage:
             f"{passage.id}{passage.title}{text}".encode()
         except UnicodeEncodeError as error:
             value = f"{source}, row {number} (id {row.get('id')!r}): {error.reason} at character {error.start}"
-            rule = "a passage is Unicode text; half of a surrogate pair is no character"
+            rule = "a passage is Unicode text; half of a surrogate pair is not a character"
             raise DataError(value, rule=rule, fix="correct or remove the row") from error
         return passage
 
@@ -68,7 +68,9 @@ def read_corpus(path: str | Path) -> Iterator[Passage]:
         passage = Passage.from_row(row, number, str(path))
         if passage.id in known:
             rule = "a search identifies passages by their ids"
-            raise DataError(f"{path}, row {number}: the id {passage.id!r} again", rule=rule, fix="number them again")
+            raise DataError(
+                f"{path}, row {number}: the id {passage.id!r} is used twice", rule=rule, fix="number them again"
+            )
         if number < MANY:  # a set of all ids of a large corpus would take gigabytes
             known.add(passage.id)
         yield passage

@@ -45,7 +45,7 @@ def openings(name: str, longest: object) -> Sequence[Sequence[int]]:
     if not longest:
         return [[]]
     if chance_of(game) or not in_turns(game):
-        rule = "a game in turns without chance has openings; episodes of another one differ by chance"
+        rule = "only a turn-based game without chance has openings; chance already makes other episodes differ"
         raise ConfigError(value, rule=rule, fix="remove the option")
     found = listed((state.history() for state in states(game, longest)), OPENINGS, value)
     return random.Random(0).sample(found, len(found))
@@ -87,7 +87,7 @@ def optimal(name: str) -> Strategy:
 
 def check_two(game: Game, value: str, fix: str) -> None:
     if game.get_type().utility != pyspiel.GameType.Utility.ZERO_SUM or game.num_players() != 2 or not in_turns(game):
-        raise ConfigError(value, rule="a game of two in turns, in which one wins what the other loses", fix=fix)
+        raise ConfigError(value, rule="it is a two-player, turn-based, zero-sum game", fix=fix)
 
 
 def minimax(game: Game, value: str) -> Strategy:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from typing import Literal, TypeAlias, cast
 
-from verl_mas.environment.worlds.stage import Draw, Move, Stage
+from verl_mas.environment.worlds.stage import Draw, Stage
 from verl_mas.environment.worlds.world import Observation, Setup, View
 from verl_mas.errors import FaultKind, MasError, SessionFault
 
@@ -86,8 +86,7 @@ class InThread:
     def _run(self) -> None:
         stage = Stage()
         self._answer(lambda method, arguments: getattr(stage, method)(*arguments))
-        with suppress(Exception):  # the thread left the loop, so close the stage, which may hold connections
-            stage.close()
+        stage.close()  # it may hold connections
 
     def _answer(self, made: Callable[[str, Sequence[object]], object]) -> None:
         while (call := self._calls.get()) is not None:
@@ -146,13 +145,13 @@ class Data(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
         if f"{module}.{name}" in DATA:
             return super().find_class(module, name)
-        raise Failed(f"its answer has a {module}.{name}, which is no data: give numbers, texts, lists and images")
+        raise Failed(f"its answer has a {module}.{name}, which is not data: return numbers, strings, lists and images")
 
 
 @dataclass(frozen=True)
 class Place:
-    """The session's reference to a state of an episode. A continuation of a candidate gets a `copy`. The first step
-    from this copy copies the episode, and reseeds its random numbers with `seed`."""
+    """The session's reference to a state of an episode. A continuation of a candidate gets a `copy` of the reference,
+    with a seed. Its first step copies the episode, and reseeds the random numbers of that copy."""
 
     episode: int
     view: View
@@ -165,27 +164,18 @@ class Place:
         object.__setattr__(self, "seed", rng.getrandbits(32))
 
 
-@dataclass(frozen=True)
-class Way:
-    """The world of a team, the kind of host in which it runs, and the time limit of a call."""
-
-    world: str
-    kind: Kind
-    limit_s: float
-
-
 class Stages:
     """Opens, steps and closes the episode of a session in a host. Failures become faults of the session that name the
     world."""
 
-    def __init__(self, host: InThread, way: Way):
-        self._host, self._way = host, way
+    def __init__(self, host: InThread, world: str, limit_s: float):
+        self._host, self._world, self._limit_s = host, world, limit_s
 
     async def open(self, setup: Setup) -> Place:
-        return await self._place("open", self._way.world, setup)
+        return await self._place("open", self._world, setup)
 
     async def step(self, place: Place, actions: Mapping[str, str | Draw | None]) -> Place:
-        return await self._place("step", Move(place.episode, actions, place.seed))
+        return await self._place("step", place.episode, actions, place.seed)
 
     async def close(self) -> None:
         if self._host.usable:
@@ -196,7 +186,7 @@ class Stages:
         return Place(*cast("tuple[int, View]", await self._call(method, *arguments)))
 
     async def _call(self, method: str, *arguments: object) -> object:
-        name, limit = self._way.world, self._way.limit_s
+        name, limit = self._world, self._limit_s
         try:
             return await self._host.call(method, arguments, limit)
         except Late as error:
@@ -217,10 +207,11 @@ class Pool:
         self._free: dict[Kind, list[InThread]] = defaultdict(list)
 
     @asynccontextmanager
-    async def stage(self, way: Way) -> AsyncIterator[Stages]:
-        free = self._free[way.kind]
-        host = free.pop() if free else (InThread() if way.kind == "thread" else InProcess())
-        stages = Stages(host, way)
+    async def stage(self, world: str, kind: Kind, limit_s: float) -> AsyncIterator[Stages]:
+        """Take a host of a kind for an episode of a world. `limit_s` is the time limit of a call."""
+        free = self._free[kind]
+        host = free.pop() if free else (InThread() if kind == "thread" else InProcess())
+        stages = Stages(host, world, limit_s)
         try:
             yield stages
         finally:

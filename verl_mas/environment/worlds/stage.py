@@ -22,15 +22,6 @@ class Draw:
         return replace(self, seed=f"{self.seed} {step}")
 
 
-@dataclass(frozen=True)
-class Move:
-    """A step of an episode. If `copy` is a seed, the step is applied to a copy with new random events."""
-
-    episode: int
-    actions: Mapping[str, str | Draw | None]
-    copy: int | None = None
-
-
 class Stage:
     """The episodes of one session by index: the first one, and its copies, in which candidates continue."""
 
@@ -43,19 +34,22 @@ class Stage:
         number = self._add(world)
         return number, checked(world.start(), world, setup)
 
-    def step(self, move: Move) -> tuple[int, View]:
-        number, world = move.episode, self._episodes[move.episode]
-        if move.copy is not None:
+    def step(
+        self, number: int, actions: Mapping[str, str | Draw | None], copy_seed: int | None = None
+    ) -> tuple[int, View]:
+        """Take a step of an episode. With `copy_seed`, a copy takes the step, and its later random events are new."""
+        world = self._episodes[number]
+        if copy_seed is not None:
             world = world.copy()
-            world.reseed(move.copy)
+            world.reseed(copy_seed)
             number = self._add(world)
-        drawn = {
+        taken = {
             player: world.scripted(action.script, player, random.Random(action.seed))
-            for player, action in move.actions.items()
             if isinstance(action, Draw)
+            else action
+            for player, action in actions.items()
         }
-        actions = {player: action for player, action in move.actions.items() if not isinstance(action, Draw)}
-        return number, checked(world.step({**actions, **drawn}), world, world.setup)
+        return number, checked(world.step(taken), world, world.setup)
 
     def close(self) -> None:
         episodes, self._episodes = self._episodes, []
@@ -81,7 +75,7 @@ def rehearse(address: str, setup: Setup, scripts: Collection[Script]) -> None:
                 player: Draw(script, f"{step} {player}") if script else chance.choice(list(one.legal or ()))
                 for player, one in seen.items()
             }
-            number, view = stage.step(Move(number, actions))
+            number, view = stage.step(number, actions)
     stage.close()
 
 
@@ -91,8 +85,8 @@ def checked(view: View, world: World, setup: Setup) -> View:
     if strange := {*view.observations, *view.rewards} - players:
         raise ValueError(f"{name} names the players {sorted(strange)}; it has {sorted(players)}")
     if missing := players - set(view.rewards):
-        raise ValueError(f"{name} says nothing of what {sorted(missing)} earned")
+        raise ValueError(f"{name} has no rewards of the players {sorted(missing)}")
     rewards = {player: float(reward) for player, reward in view.rewards.items()}
     if wrong := {player: reward for player, reward in rewards.items() if not abs(reward) < float("inf")}:
-        raise ValueError(f"{name} gives rewards that are no finite numbers: {wrong}")
+        raise ValueError(f"{name} gives rewards that are not finite numbers: {wrong}")
     return replace(view, rewards=rewards)

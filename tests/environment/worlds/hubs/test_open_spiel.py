@@ -1,4 +1,4 @@
-"""OpenSpiel's games as worlds, beside the library itself: results, chance, illegal actions, copies, optimal players."""
+"""OpenSpiel's games as worlds, compared with the library: results, chance, illegal actions, copies, optimal players."""
 
 from __future__ import annotations
 
@@ -61,10 +61,9 @@ def library_returns(name, seed, options, rng):
 
 
 @pytest.mark.parametrize("name", GAMES)
-@pytest.mark.parametrize("compact", [False, True])
-def test_random_episodes_end_as_those_of_the_library(name, compact):
+def test_random_episodes_end_as_those_of_the_library(name):
     for seed in range(10):
-        episode, rng = world(name, seed, compact, **GAMES[name]), random.Random(seed)
+        episode, rng = world(name, seed, seed % 2 == 1, **GAMES[name]), random.Random(seed)
         view = finished(episode, rng.choice)
         expected = library_returns(name, seed, GAMES[name], random.Random(seed))
         assert list(view.rewards.values()) == expected and not any(view.illegal.values())
@@ -75,13 +74,10 @@ def test_what_players_see():
     seen = world("kuhn_poker", 3).start().observations
     assert seen["player_0"].content == "You are player_0 of the game Kuhn Poker.\n\n0"
     assert list(seen) == ["player_0"] and seen["player_0"].legal == ["Pass", "Bet"]
-    both = world("goofspiel", num_cards=4).start().observations
-    assert both["player_1"].legal == [f"[P1]Bid: {card}" for card in (1, 2, 3, 4)]
     board = world("tic_tac_toe", compact=True)
     board.start()
     assert board.step({"player_0": "4"}).observations["player_1"].content == "1 . . . . x . . . ."
     assert board.view().observations["player_1"].legal == list("01235678")
-    assert world("negotiation", compact=True).start().observations["player_0"].content.startswith("0 Max steps :")
 
 
 def test_every_game_begins_with_a_text_and_with_actions_of_different_names():
@@ -114,7 +110,7 @@ def test_an_illegal_action_forfeits_the_game(name, options, action, rewards):
     assert sum(end.illegal.values()) == (1 if isinstance(action, dict) else len(acting))
 
 
-def test_a_copy_shares_nothing_and_its_chance_is_drawn_anew():
+def test_a_copy_shares_nothing_and_has_new_random_events():
     episode = world("pig", winscore=30)
     episode.start()
     ends, before = set(), str(episode.state)
@@ -124,35 +120,27 @@ def test_a_copy_shares_nothing_and_its_chance_is_drawn_anew():
         ends.add(tuple(finished(twin, lambda legal: legal[0], twin.view()).rewards.values()))
         episode.copy().step(dict.fromkeys(episode.legal, "illegal"))
     assert len(ends) > 1 and str(episode.state) == before and not any(episode.illegal.values())
-
-
-def test_a_game_that_samples_its_chance_has_no_copies():
+    assert OpenSpiel.fixed(episode.setup) is None
     assert OpenSpiel.fixed(Setup("negotiation")) == "negotiation samples its chance itself"
-    assert OpenSpiel.fixed(Setup("kuhn_poker")) is None
-
-
-OPENINGS = {"opening": 2}
 
 
 def test_an_episode_begins_after_an_opening_that_its_seed_chooses():
-    starts = OpenSpiel.starts(Setup("tic_tac_toe", options=OPENINGS))
-    boards = [str(world("tic_tac_toe", seed, **OPENINGS).start().board) for seed in range(starts)]
-    assert starts == 1 + 9 + 9 * 8 == len({*boards})
-    assert boards[3] == world("tic_tac_toe", 3 + starts, **OPENINGS).start().board
+    starts = OpenSpiel.starts(Setup("tic_tac_toe", options={"opening": 2}))
+    boards = [str(world("tic_tac_toe", seed, opening=2).start().board) for seed in range(starts + 1)]
+    assert starts == 1 + 9 + 9 * 8 == len({*boards}) and boards[0] == boards[starts]
     assert OpenSpiel.starts(Setup("tic_tac_toe")) == 1 and OpenSpiel.starts(Setup("kuhn_poker")) is None
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("name", ["tic_tac_toe", "nim"])
-def test_an_optimal_player_of_an_open_game_has_its_value(name, seed):
-    """Tic-tac-toe is a draw, and the second player wins nim with piles of 1, 3, 5 and 7."""
-    episode, rng = world(name), random.Random(seed)
+def test_an_optimal_player_of_an_open_game_has_its_value(seed):
+    """The second player wins nim with piles of 1, 3, 5 and 7."""
+    episode, rng = world("nim"), random.Random(seed)
     view = episode.start()
     while view.observations:
         [player] = view.observations
         script = "optimal" if player == "player_1" else "random"
         view = episode.step({player: episode.scripted(script, player, rng)})
-    assert view.rewards["player_1"] >= (0 if name == "tic_tac_toe" else 1)
+    assert view.rewards["player_1"] == 1
 
 
 def test_an_optimal_player_of_kuhn_poker_is_an_equilibrium():
@@ -167,24 +155,20 @@ def test_an_optimal_player_of_kuhn_poker_is_an_equilibrium():
     ("refused", "match"),
     [
         (lambda: world("tictactoe").start(), "did you mean 'tic_tac_toe'"),
-        (lambda: world("mfg_garnet").start(), "not a field"),
+        (lambda: world("mfg_garnet").start(), "has no players"),
         (lambda: world("kuhn_poker", playrs=3).start(), "Unknown parameter 'playrs'"),
-        (lambda: world("kuhn_poker", players="x").start(), "Wrong type for parameter players"),
-        (lambda: world("kuhn_poker", players=99).start(), "options of open_spiel/kuhn_poker"),
-        (lambda: world("misere").start(), "Missing parameter game"),
         (lambda: world("kuhn_poker", opening=2).start(), "remove the option"),
         (lambda: world("tic_tac_toe", opening=-1).start(), "0 or more"),
         (lambda: world("chess", opening=9).start(), "at most 100,000 states"),
         (lambda: optimal("connect_four"), "at most 100,000 states"),
-        (lambda: optimal("chess"), "100 moves"),
         (lambda: optimal("liars_dice"), "at most 20,000 states"),
-        (lambda: optimal("matrix_rps"), "a game of two in turns"),
+        (lambda: optimal("matrix_rps"), "two-player, turn-based, zero-sum"),
         (lambda: Exploitability(world="open_spiel/leduc_poker"), "at most 100 states"),
-        (lambda: Exploitability(world="open_spiel/negotiation"), "one wins what the other loses"),
+        (lambda: Exploitability(world="open_spiel/negotiation"), "zero-sum"),
         (lambda: Exploitability(world="pettingzoo/chess"), "a game of OpenSpiel"),
     ],
 )
-def test_what_cannot_be_played_is_refused(refused, match):
+def test_a_game_that_cannot_be_played_is_refused(refused, match):
     with pytest.raises(ConfigError, match=f"(?s){match}"):
         refused()
 

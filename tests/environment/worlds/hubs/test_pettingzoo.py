@@ -1,8 +1,7 @@
-"""The hub `pettingzoo`, beside the library itself (1.27.0): rewards, illegal actions, copies, players that change."""
+"""The hub `pettingzoo`, compared with the library (1.27.0): rewards, illegal actions, copies, players that change."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 
@@ -12,14 +11,10 @@ from played import played
 pytest.importorskip("pettingzoo")
 pytest.importorskip("pygame")
 
-import toy_zoo
 from pettingzoo import AECEnv
-from pettingzoo.test import api_test, parallel_api_test
 
 from verl_mas.environment.worlds import Setup
-from verl_mas.environment.worlds.hosts import Pool, Way
 from verl_mas.environment.worlds.hubs.pettingzoo import PettingZoo, opened, player_of
-from verl_mas.environment.worlds.stage import checked
 from verl_mas.errors import ConfigError
 from verl_mas.workflow import Task
 from verl_mas.workflows.world import WorldTeam
@@ -73,9 +68,10 @@ def actions_in(env, agent, mask=None):
     return [int(space.start + number) for number in range(space.n) if mask is None or mask[number]]
 
 
-@pytest.mark.parametrize("name", list(WORLDS))
+@pytest.mark.parametrize("name", WORLDS)
 @pytest.mark.parametrize("illegal", [0.0, 0.1])
-def test_a_session_earns_what_the_library_counts(name, illegal):
+def test_a_session_earns_what_the_library_counts_and_has_exact_copies(name, illegal):
+    assert name == "toy_zoo:Signals" or PettingZoo.fixed(setup(name)) is None
     for seed in range(10):
         rngs = random.Random(seed), random.Random(seed)
 
@@ -86,11 +82,6 @@ def test_a_session_earns_what_the_library_counts(name, illegal):
         view = ours(name, seed, drawn(rngs[0]))
         expected = own(name, seed, drawn(rngs[1]))
         assert view.rewards == {player: expected[player] for player in view.rewards} and not view.observations
-
-
-def test_the_environments_of_these_tests_pass_the_tests_of_the_library():
-    parallel_api_test(toy_zoo.Signals(), num_cycles=20)
-    api_test(toy_zoo.Changing(), num_cycles=20)
 
 
 @pytest.mark.parametrize("action", ["0", "nine", None])
@@ -122,25 +113,7 @@ def test_players_die_and_appear_and_have_names_of_agents():
     assert order == ["a_b", "agent_3", "a_b", "late", "late", "a_b"]
 
 
-def test_a_player_that_possible_agents_lacks_is_an_error():
-    world, _ = begun("toy_zoo:Once", observes="named")
-    with pytest.raises(ValueError, match=r"names the players \['ghost'\]; it has \['alone'\]"):
-        checked(world.step({"alone": "1"}), world, world.setup)
-
-
-@pytest.mark.parametrize("name", [name for name in WORLDS if name != "toy_zoo:Signals"])
-def test_a_copy_plays_on_as_the_original_would_and_leaves_it_alone(name):
-    assert PettingZoo.fixed(setup(name)) is None
-    world, view = begun(name, seed=3)
-    rng = random.Random(0)
-    for _ in range(3):
-        view = world.step({player: rng.choice(seen.legal) for player, seen in view.observations.items()})
-    actions = {player: seen.legal[-1] for player, seen in view.observations.items()}
-    twin = world.copy()
-    assert twin.step(actions) == world.step(actions)
-
-
-def test_a_copy_draws_its_chance_anew():
+def test_a_copy_has_new_random_events():
     world, _ = begun("toy_zoo:Changing")
 
     def reward(seed):
@@ -152,14 +125,10 @@ def test_a_copy_draws_its_chance_anew():
 
 
 @pytest.mark.parametrize(
-    ("draws", "reason"),
-    [
-        ("global", "a copy of pettingzoo/toy_zoo:Changing takes another step than the original"),
-        ("locked", "pettingzoo/toy_zoo:Changing has no copies: TypeError: cannot pickle '_thread.lock' object"),
-    ],
+    ("draws", "reason"), [("global", "takes another step"), ("locked", "has no copies: TypeError")]
 )
 def test_an_environment_without_exact_copies_says_why(draws, reason):
-    assert PettingZoo.fixed(setup("toy_zoo:Changing", draws=draws)) == reason
+    assert reason in PettingZoo.fixed(setup("toy_zoo:Changing", draws=draws))
 
 
 @pytest.mark.parametrize(
@@ -186,10 +155,8 @@ def test_a_picture_is_a_part_and_a_function_of_the_user_describes_anything():
     assert picture["image"].size == (6, 4) and picture["image"].getpixel((0, 0)) == (7, 7, 7)
     assert text == {"type": "text", "text": "You are alone."}
     _, view = begun("toy_zoo:Once", observes="huge", describe="toy_zoo:described", actions=["no", "yes"])
-    assert view.observations["alone"].content == "alone sees ndarray" and view.observations["alone"].legal == [
-        "no",
-        "yes",
-    ]
+    seen = view.observations["alone"]
+    assert seen.content == "alone sees ndarray" and seen.legal == ["no", "yes"]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +165,6 @@ def test_a_picture_is_a_part_and_a_function_of_the_user_describes_anything():
         ("classic/tictacto", {}, r"(?s)world=pettingzoo/classic/tictacto\n.*did you mean 'classic/tictactoe-v3'"),
         ("classic/rps_v2", {"colour": 1}, "unexpected keyword argument 'colour'"),
         ("toy_zoo:nothing", {}, "toy_zoo:nothing is a object"),
-        ("toy_zoo:missing", {}, "define missing there"),
         ("toy_zoo:Once", {"space": "many"}, r"actions MultiDiscrete\(\[2 2\]\)"),
         ("toy_zoo:Once", {"actions": ["yes", "Yes"]}, "each of 2 actions has its own name"),
         ("toy_zoo:Once", {"agents": 0}, r"possible_agents=\[\]"),
@@ -206,7 +172,7 @@ def test_a_picture_is_a_part_and_a_function_of_the_user_describes_anything():
         ("toy_zoo:Once", {"observes": "objects"}, "an observation of 1 values of type object"),
     ],
 )
-def test_what_cannot_be_played_is_refused_before_the_run(name, options, message):
+def test_an_environment_that_cannot_be_played_is_refused_before_the_run(name, options, message):
     with pytest.raises(ConfigError, match=message):
         assert PettingZoo.players(setup(name, **options)) and PettingZoo.fixed(setup(name, **options))
 
@@ -219,14 +185,3 @@ def test_a_session_prompts_its_players_and_rewards_each():
         ["signal 2", "", "Legal actions: 0, 1, 2"],
     ]
     assert [reply.team_reward for reply in session.replies] == [1.0, 1.0] and session.info["illegal_scout"] == 0
-
-
-def test_an_episode_in_a_process_is_the_same():
-    async def rewards(kind):
-        async with Pool().stage(Way("pettingzoo/classic/rps_v2", kind, 60)) as stages:
-            place = await stages.open(Setup("classic/rps_v2", 0, {"max_cycles": 2}))
-            while place.view.observations:
-                place = await stages.step(place, {"player_0": "0", "player_1": "1"})
-            return place.view.rewards
-
-    assert asyncio.run(rewards("process")) == asyncio.run(rewards("thread")) == {"player_0": -2, "player_1": 2}

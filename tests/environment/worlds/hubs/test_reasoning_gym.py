@@ -1,4 +1,4 @@
-"""Tasks of reasoning-gym as worlds, beside the library itself."""
+"""Tasks of reasoning-gym as worlds, compared with the library itself."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_candidates_are_scored_each_and_a_tiny_model_needs_no_box():
     assert prompts[0].endswith("?")
 
 
-def test_what_cannot_run_is_refused_before_the_run():
+def test_an_invalid_setting_is_refused_before_the_run():
     with pytest.raises(ConfigError, match="MazeConfig"):
         world("maze", min_dist=-1).check()
 

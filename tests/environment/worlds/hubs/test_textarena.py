@@ -1,4 +1,4 @@
-"""TextArena: episodes are those of the library, beside each other too; what it refuses, and what is wrong with it."""
+"""Episodes of TextArena are those of the library, also concurrent ones. Games that it cannot make are refused."""
 
 from __future__ import annotations
 
@@ -14,20 +14,18 @@ from played import played
 from textarena_episodes import EPISODES, STEPS, action
 
 from verl_mas.environment.worlds import Setup
-from verl_mas.environment.worlds.hosts import Pool, Way
+from verl_mas.environment.worlds.hosts import Pool
 from verl_mas.environment.worlds.world import find
 from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.workflow import Task
 from verl_mas.workflows.world import WorldTeam
 
 textarena = pytest.importorskip("textarena")
-MOVES = {"PigDice-v0": ["[roll]", "[hold]"], "2048-v0": ["[up]", "[left]", "[down]"]}
 CHESS = pytest.mark.skipif(sys.version_info >= (3, 12), reason="its syntax is that of Python 3.12")
 
 
 def world(name, seed=0, compact=False, **options):
-    _, kind, name = find(f"textarena/{name}")
-    return kind(Setup(name, seed, options, compact))
+    return find(f"textarena/{name}")[1](Setup(name, seed, options, compact))
 
 
 def after(episode, *actions):
@@ -38,9 +36,9 @@ def after(episode, *actions):
     return view
 
 
-def test_random_episodes_beside_each_other_end_as_in_the_library_alone():
+async def test_concurrent_random_episodes_end_as_in_the_library_alone():
     alone = subprocess.run([sys.executable, textarena_episodes.__file__], capture_output=True, check=True)
-    assert asyncio.run(through_hosts()) == [
+    assert await through_hosts() == [
         (steps, rewards and {f"player_{player}": reward for player, reward in rewards.items()})
         for rewards, steps in json.loads(alone.stdout)
     ]
@@ -51,7 +49,7 @@ async def through_hosts():
 
     async def episode(name, seed):
         rng, steps = random.Random(f"{name} {seed}"), 0
-        async with pool.stage(Way(f"textarena/{name}", "thread", 60.0)) as stages:
+        async with pool.stage(f"textarena/{name}", "thread", 60.0) as stages:
             place = await stages.open(Setup(name, seed))
             while place.view.observations and steps < STEPS:
                 ((player, seen),) = place.view.observations.items()
@@ -69,7 +67,6 @@ async def through_hosts():
     [
         ("2048-v0", {}, 1),
         ("TicTacToe-v0-train", {}, 2),
-        ("QuantumTicTacToe-v0", {}, 2),
         ("PublicGoodsGame-v0", {}, 3),
         ("SecretMafia-v0", {}, 6),
         ("Snake-v0", {"num_players": 4}, 4),
@@ -80,7 +77,7 @@ def test_a_game_has_the_players_with_which_it_begins(name, options, number):
     assert list(workflow.agents) == [f"player_{player}" for player in range(number)] and workflow.branches
 
 
-@pytest.mark.parametrize("refused", ["[9]", "four", "", None])
+@pytest.mark.parametrize("refused", ["[9]", None])
 def test_the_game_forgives_an_error_once_and_both_are_counted(refused):
     episode = world("TicTacToe-v0")
     view = after(episode, refused)
@@ -90,7 +87,7 @@ def test_the_game_forgives_an_error_once_and_both_are_counted(refused):
     assert view.illegal == {"player_0": 2, "player_1": 0}
 
 
-@pytest.mark.parametrize("name", ["Countdown-v0", "Cryptarithm-v0", "Slitherlink-v0", "ThreeCardMonte-v0"])
+@pytest.mark.parametrize("name", ["Countdown-v0", "ThreeCardMonte-v0"])
 def test_a_game_that_exchanges_reason_and_reward_has_a_number_as_its_penalty(name):
     env = textarena.make(name)
     env.reset(num_players=1, seed=0)
@@ -108,13 +105,13 @@ def test_a_game_whose_players_are_all_out_ends_with_a_draw():
     assert not view.observations and set(view.rewards.values()) == {0.0}
 
 
-@pytest.mark.parametrize("name", ["PigDice-v0", "2048-v0", "LiarsDice-v0", "SecretMafia-v0"])
+@pytest.mark.parametrize("name", ["PigDice-v0", "SecretMafia-v0"])
 def test_a_copy_has_the_chance_of_the_original_and_a_reseeded_one_does_not_change_it(name):
     def rest(episode, view, number):
         rng, views = random.Random(number), []
         while view.observations and len(views) < 30:
             ((player, seen),) = view.observations.items()
-            taken = rng.choice(MOVES[name]) if name in MOVES else action(rng, seen.content)
+            taken = rng.choice(["[roll]", "[hold]"]) if name == "PigDice-v0" else action(rng, seen.content)
             views.append(view := episode.step({player: taken}))
         return views
 
@@ -125,10 +122,10 @@ def test_a_copy_has_the_chance_of_the_original_and_a_reseeded_one_does_not_chang
     other = rest(reseeded, view, 1)
     same = rest(first, view, 1)
     assert same == rest(second, view, 1) == rest(episode, view, 1)
-    assert name not in MOVES or other != same
+    assert name != "PigDice-v0" or other != same
 
 
-def test_candidates_are_played_on_in_copies_and_a_random_player_takes_listed_moves():
+def test_candidates_continue_in_copies_and_a_random_player_takes_listed_moves():
     workflow = WorldTeam(world="textarena/TicTacToe-v0", opponent="random", continuations=1)
     session, prompts = played(workflow, Task.of("play"), lambda request, branch: f"[{branch + request.turn}]", k=3)
     assert session.answer.startswith("textarena/TicTacToe-v0: player_0") and session.info["illegal_player_1"] == 0

@@ -1,4 +1,4 @@
-"""Three worlds of each hub with several players train a random tiny model, on one policy and on two."""
+"""Two worlds of each hub with several players train a random tiny model, on one policy and on two."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ pytestmark = pytest.mark.e2e
 ZOO = Path(__file__).parents[3] / "support" / "toy_zoo.py"
 WORLDS = [
     ("open_spiel/kuhn_poker", {}),
-    ("open_spiel/tic_tac_toe", {}),
     ("open_spiel/goofspiel", {"num_cards": 4}),
-    ("textarena/TicTacToe-v0", {}),
     ("textarena/IteratedPrisonersDilemma-v0", {"points": "scores"}),
     ("textarena/SimpleNegotiation-v0-short", {"points": "inventory_value.change"}),
-    ("pettingzoo/classic/tictactoe_v3", {}),
     ("pettingzoo/classic/rps_v2", {"max_cycles": 3}),
     (f"pettingzoo/{ZOO}:Signals", {}),
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import fcntl
 import gc
 import io
 import linecache
@@ -28,7 +27,7 @@ from verl_mas.util.fork_server import die_with_parent
 # Descriptors of a program: its input, its output, its errors, the program itself, and a fifth one for the answers if
 # functions are called. All are files in memory.
 STDIN, STDOUT, STDERR, PROGRAM, ANSWERS = range(5)
-YES = "yes"  # reported for an isolation layer that is active; for another layer, the reason is reported
+YES = "yes"  # reported for an active isolation layer; an inactive layer has its reason instead
 # Exit codes of this process if the program does not compile, and if it ends with a MemoryError. A program that itself
 # exits with such a code is reported in the same way.
 NOT_COMPILED, NO_MEMORY = 251, 250
@@ -181,32 +180,16 @@ def open_stream(file, *args, **kwargs):  # type: ignore[no-untyped-def]
     return _open(file, *args, **kwargs)
 
 
-class PipeEnd:
+class PipeEnd(io.FileIO):
     """End of a pipe with the part of a socket's interface that asyncio uses."""
 
-    def __init__(self, descriptor: int):
-        self._descriptor = descriptor
-
-    def fileno(self) -> int:
-        return self._descriptor
+    recv, send = io.FileIO.read, io.FileIO.write
 
     def setblocking(self, blocking: bool) -> None:
-        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL) & ~os.O_NONBLOCK
-        fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags if blocking else flags | os.O_NONBLOCK)
-
-    def recv(self, size: int) -> bytes:
-        return os.read(self._descriptor, size)
-
-    def send(self, data: bytes) -> int:
-        return os.write(self._descriptor, data)
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        """Do nothing: reads and writes of these pipes never block."""
 
 
 def pipe_ends(*_: object) -> tuple[PipeEnd, PipeEnd]:
     """Return the receiving and the sending end of a pipe, as a replacement for `socket.socketpair`."""
-    read, write = os.pipe()
-    return PipeEnd(read), PipeEnd(write)
+    read, write = os.pipe2(os.O_NONBLOCK)
+    return PipeEnd(read, "r"), PipeEnd(write, "w")

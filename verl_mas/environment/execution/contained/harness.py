@@ -18,6 +18,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 
 MAX_BYTES = 1_000_000  # limit of all answers of a program together
 MAX_DEPTH = 50
@@ -89,10 +90,13 @@ def _untagged(data: object, depth: int) -> object:
     if len(data) != 1:
         raise NotPlain("an object without one type")
     ((kind, content),) = data.items()
-    if kind in _OF_TEXT and isinstance(content, str):
-        return _OF_TEXT[kind](content)
-    if kind in _OF_LIST and isinstance(content, list):
-        return _OF_LIST[kind](content, depth - 1)
+    try:
+        if kind in _OF_TEXT and isinstance(content, str):
+            return _OF_TEXT[kind](content)
+        if kind in _OF_LIST and isinstance(content, list):
+            return _OF_LIST[kind](content, depth - 1)
+    except (TypeError, ValueError) as error:  # such as a value that cannot be hashed
+        raise NotPlain(str(error)[:100]) from None
     raise NotPlain(f"an object of type {kind[:20]!r}")
 
 
@@ -103,10 +107,7 @@ def _encodable(text: str) -> str:
 
 def _hashed(items: list[object]) -> list[object]:
     """Return the items, if a set or dict of them can be built in linear time; else raise NotPlain."""
-    try:
-        hashes = Counter(map(hash, items))
-    except TypeError as error:
-        raise NotPlain(str(error)) from None
+    hashes = Counter(map(hash, items))
     if hashes and max(hashes.values()) > _MAX_EQUAL_HASHES:
         raise NotPlain("too many values of one hash")
     return items
@@ -116,47 +117,27 @@ def _items(content: list[object], depth: int) -> list[object]:
     return [_untagged(item, depth) for item in content]
 
 
-def _dict(content: list[object], depth: int) -> dict[object, object]:
-    pairs = [pair for pair in content if isinstance(pair, list) and len(pair) == 2]
-    if len(pairs) != len(content):
-        raise NotPlain("a dict whose items are not pairs")
-    keys = _hashed([_untagged(key, depth) for key, _ in pairs])
-    return dict(zip(keys, [_untagged(value, depth) for _, value in pairs]))  # noqa: B905  Python 3.9
-
-
-def _complex(content: list[object], depth: int) -> complex:
-    parts = [part for part in content if isinstance(part, float)]
-    if len(content) != 2 or len(parts) != 2:
-        raise NotPlain("a complex number that is not two floats")
-    return complex(*parts)
+def _dict(content: list[Sequence[object]], depth: int) -> dict[object, object]:
+    keys = _hashed([_untagged(key, depth) for key, _ in content])
+    return dict(zip(keys, [_untagged(value, depth) for _, value in content]))  # noqa: B905  Python 3.9
 
 
 def _number(digits: str, base: int, most: int) -> int:
     if len(digits) > most:
         raise NotPlain("a number of too many digits")
-    try:
-        return int(digits, base)
-    except ValueError as error:
-        raise NotPlain(str(error)[:100]) from None
-
-
-def _bytes(digits: str) -> bytes:
-    try:
-        return bytes.fromhex(digits)
-    except ValueError as error:
-        raise NotPlain(str(error)) from None
+    return int(digits, base)
 
 
 _OF_TEXT: dict[str, Callable[[str], object]] = {
     "int": lambda digits: _number(digits, 16, _MAX_HEX_DIGITS),
-    "bytes": _bytes,
+    "bytes": bytes.fromhex,
 }
-_OF_LIST: dict[str, Callable[[list[object], int], object]] = {
+_OF_LIST: dict[str, Callable[[list[Any], int], object]] = {
     "tuple": lambda content, depth: tuple(_items(content, depth)),
     "set": lambda content, depth: set(_hashed(_items(content, depth))),
     "frozenset": lambda content, depth: frozenset(_hashed(_items(content, depth))),
     "dict": _dict,
-    "complex": _complex,
+    "complex": lambda content, depth: complex(*content),
 }
 
 
@@ -167,8 +148,6 @@ def _parse(text: str) -> object:
         raise NotPlain(f"more than {MAX_DEPTH} levels")
     try:
         return json.loads(text, parse_int=lambda digits: _number(digits, 10, _MAX_DIGITS))
-    except NotPlain:
-        raise
     except ValueError as error:
         raise NotPlain(f"not JSON: {error}"[:200]) from None
 

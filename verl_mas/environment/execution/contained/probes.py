@@ -14,13 +14,12 @@ from verl_mas.errors import ConfigError
 LIMITS = Limits(cpu_s=1.0, memory_mb=128)
 BRIEF = Limits(cpu_s=0.1, memory_mb=128)
 HELD = "held\n"
-# Only an error of the operating system counts as refused. A probe that gets through does no harm: it sends signal 0, or
-# forks once.
+# Only this one error counts as refused. A probe that gets through does no harm: it sends signal 0, or forks once.
 REFUSED = """
 import os
 try:
     {attack}
-except OSError:
+except {error}:
     print("held")
 else:
     print("got through")
@@ -62,16 +61,6 @@ def is_open(fd):
     return True
 print("got through" if any(map(is_open, range(3, 1024))) else "held")
 """
-MEMORY = """
-kept = []
-try:
-    for _ in range(64): kept.append(bytes(16 << 20))
-except MemoryError:
-    kept.clear()
-    print("held")
-else:
-    print("got through")
-"""
 
 
 @dataclass(frozen=True)
@@ -90,8 +79,8 @@ class SandboxProbe:
         return result.stdout == HELD or (self.killed and result.status is Status.KILLED)
 
 
-def refused(name: str, attack: str, prepare: str = "") -> SandboxProbe:
-    return SandboxProbe(name, prepare + REFUSED.format(attack=attack))
+def refused(name: str, attack: str, prepare: str = "", error: str = "OSError") -> SandboxProbe:
+    return SandboxProbe(name, prepare + REFUSED.format(attack=attack, error=error))
 
 
 PROBES = (
@@ -108,7 +97,7 @@ PROBES = (
     SandboxProbe("raise a limit", RAISE_A_LIMIT),
     SandboxProbe("read the environment", ENVIRONMENT),
     SandboxProbe("use a descriptor of others", DESCRIPTORS),
-    SandboxProbe("take more memory than allowed", MEMORY),
+    refused("take more memory than allowed", "[bytes(16 << 20) for _ in range(64)]", error="MemoryError"),
     SandboxProbe("compute longer than allowed", "while True: pass", endless=True),
 )
 

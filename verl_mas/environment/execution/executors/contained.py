@@ -202,7 +202,7 @@ def _fault(ended: Ended, limits: Limits) -> str:
     if number == signal.SIGUSR2:
         return "a process could not be sealed"
     if number == signal.SIGKILL and ended.cpu_seconds < limits.cpu_s:
-        return "a process was killed from outside, as if this machine had no memory left; set fewer slots"
+        return "a process was killed from outside, perhaps because this machine ran out of memory; set fewer slots"
     return ""
 
 

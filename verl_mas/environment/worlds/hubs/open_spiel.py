@@ -151,7 +151,7 @@ def load(name: str, parameters: str) -> Game:
     if name not in kinds:
         raise ConfigError(value, rule="OpenSpiel has a game of that name", fix=nearest(name, list(kinds)))
     if kinds[name].dynamics == pyspiel.GameType.Dynamics.MEAN_FIELD:
-        raise ConfigError(value, rule="a game has players, not a field", fix="choose another game")
+        raise ConfigError(value, rule="a mean-field game has no players", fix="choose another game")
     try:
         return pyspiel.load_game(name, json.loads(parameters))
     except (pyspiel.SpielError, TypeError) as error:

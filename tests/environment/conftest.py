@@ -1,3 +1,3 @@
-"""Tests of the client are coroutines."""
+"""Tests may be coroutines."""
 
 from async_tests import pytest_pyfunc_call as pytest_pyfunc_call

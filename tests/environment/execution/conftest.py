@@ -1,3 +1,0 @@
-"""Tests of executors are coroutines."""
-
-from async_tests import pytest_pyfunc_call as pytest_pyfunc_call
