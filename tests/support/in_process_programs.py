@@ -11,13 +11,12 @@ import sys
 from collections.abc import Sequence
 from unittest.mock import patch
 
-from verl_mas.environment.execution.executor import Execution, register_executor
+from verl_mas.environment.execution.executor import Execution
 from verl_mas.environment.execution.limits import Answer, Call, Limits, Result, Status
 
-NAME = "in_process"
+NAME = f"{__name__}:InProcess"
 
 
-@register_executor(NAME)
 class InProcess:
     """`ran` lists every (program, input)."""
 

@@ -9,7 +9,6 @@ from verl_mas.environment.execution.limits import Limits, Result, Status
 from verl_mas.errors import ConfigError
 
 
-@register_executor("test_nothing")
 class Nothing:
     """Runs nothing, and remembers its settings."""
 
@@ -22,25 +21,32 @@ class Nothing:
     execute = call = aclose = check
 
 
-def test_an_executor_is_found_by_its_name_gets_its_settings_and_checks_them():
-    settings = Execution("test_nothing", packages=["numpy"], slots=3)
+def test_an_executor_is_found_by_its_registered_name_and_by_its_place():
+    register_executor("test_registered")(Nothing)
+    for name in ("test_registered", f"{__name__}:Nothing"):
+        assert isinstance(Execution(name).open(), Nothing)
+    with pytest.raises(ConfigError, match="did you mean 'test_registered'"):
+        Execution("test_registred").open()
+
+
+def test_an_executor_gets_its_settings_and_its_check_is_that_of_the_settings():
+    settings = Execution(f"{__name__}:Nothing", packages=["numpy"], slots=3)
     assert settings.open().settings is settings
     with pytest.raises(ConfigError, match="no machine"):
         settings.check()
-    with pytest.raises(ConfigError, match="did you mean 'test_nothing'"):
-        Execution("test_nothin").open()
-    register_executor("test_repr")(repr)
-    with pytest.raises(ConfigError, match="executor=test_repr: it made"):
-        Execution("test_repr").open()
 
 
 def test_equal_settings_share_an_executor_and_limits_are_given_with_each_program():
-    one = Execution("test_nothing", slots=4)
-    assert one.open() is Execution("test_nothing", slots=4, cpu_s=9).open()
-    assert one.open() is not Execution("test_nothing", slots=5).open()
+    own = f"{__name__}:Nothing"
+    one = Execution(own, slots=4)
+    assert one.open() is Execution(own, slots=4, cpu_s=9).open()
+    assert one.open() is not Execution(own, slots=5).open()
     assert Execution(cpu_s=9, memory_mb=99, output_bytes=999).limits == Limits(9, None, 99, 999)
-    # By default, a program may use three times its CPU time plus two seconds.
-    assert Limits(cpu_s=2).seconds == 8 and Limits(cpu_s=2, wall_s=1).seconds == 1
+
+
+def test_what_is_no_executor_is_refused():
+    with pytest.raises(ConfigError, match="executor=builtins:repr: it made"):
+        Execution("builtins:repr").open()
 
 
 def test_a_failed_program_has_no_last_line_and_a_reason_of_one_line():
@@ -50,8 +56,12 @@ def test_a_failed_program_has_no_last_line_and_a_reason_of_one_line():
     assert Result(Status.TIMED_OUT).error == "timed out" and Result(Status.OK).error is None
 
 
+def test_a_program_may_use_three_times_its_cpu_time_plus_two_seconds():
+    assert Limits(cpu_s=2).seconds == 8 and Limits(cpu_s=2, wall_s=1).seconds == 1
+
+
 @pytest.mark.parametrize("limit", ["cpu_s", "wall_s", "memory_mb", "output_bytes", "threads"])
-def test_a_limit_that_no_process_can_have_is_refused(limit):
-    for value in (0, -1, math.inf, math.nan):
-        with pytest.raises(ConfigError, match=f"limits.{limit}="):
-            Limits(**{limit: value})
+@pytest.mark.parametrize("value", [0, -1, math.inf, math.nan])
+def test_a_limit_that_no_process_can_have_is_refused(limit, value):
+    with pytest.raises(ConfigError, match=f"limits.{limit}="):
+        Limits(**{limit: value})

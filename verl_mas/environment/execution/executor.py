@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Protocol, TypeVar, runtime_checkable
@@ -44,7 +45,7 @@ class Execution:
     safe_arguments: ClassVar[Mapping[str, str]] = {"executor": "contained"}
 
     executor: str = "contained"
-    """A registered executor."""
+    """A registered executor, or a "package.module:function" that makes an executor from these settings."""
 
     packages: Sequence[str] = ()
     """Packages that programs may import in addition to the standard library, such as numpy and sympy."""
@@ -79,7 +80,7 @@ class Execution:
         """Return the executor of these settings. In a process, equal settings share an executor."""
         key = (self.executor, tuple(self.packages), self.slots, self.url)
         if key not in _OPEN:
-            executor = EXECUTORS.find(self.executor, f"{SETTING}.executor")(self)
+            executor = _factory(self.executor)(self)
             if not isinstance(executor, Executor):
                 value = f"{SETTING}.executor={self.executor}: it made {executor!r:.80}"
                 rule = "an Executor has the methods check, execute, call and aclose"
@@ -105,3 +106,18 @@ M = TypeVar("M", bound=MakeExecutor)
 def register_executor(name: str) -> Callable[[M], M]:
     """Register a class or function that makes an Executor from its settings."""
     return EXECUTORS.register(name)  # type: ignore[return-value]
+
+
+def _factory(name: str) -> MakeExecutor:
+    if ":" not in name:
+        return EXECUTORS.find(name, f"{SETTING}.executor")
+    module, _, attribute = name.partition(":")
+    try:
+        factory: MakeExecutor = getattr(importlib.import_module(module), attribute)
+        if not callable(factory):
+            raise TypeError(f"{attribute} is not callable")
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        rule = 'it is a registered name, or "package.module:function", which makes an Executor from its settings'
+        fix = "give a function or class that takes a verl_mas.environment.execution.executor.Execution"
+        raise ConfigError(f"{SETTING}.executor={name}: {error}", rule=rule, fix=fix) from error
+    return factory
