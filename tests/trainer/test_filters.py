@@ -10,20 +10,14 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 
 from verl_mas.advantage import AdvantageOptions
-from verl_mas.config.modes import SYNC
-from verl_mas.config.run import Run
-from verl_mas.config.schema import FilterSpec, MasConfig, PolicySpec
+from verl_mas.config.schema import FilterSpec
 from verl_mas.errors import DataError
 from verl_mas.results.sessions.reader import read_sessions
-from verl_mas.rollout.counts import SessionCounts
-from verl_mas.trainer.agreement import Agreement
-from verl_mas.trainer.filters import EMPTY_BATCHES, TaskFilter, sampled_tasks
-from verl_mas.trainer.step import Columns, Credit, step_advantages, with_advantage
-from verl_mas.trainer.trainer import TeamTrainer
+from verl_mas.trainer.filters import EMPTY_BATCHES, TaskFilter
+from verl_mas.trainer.step import Columns, step_advantages, with_advantage
 from verl_mas.verl_ import data_plane
 from verl_mas.verl_.row import RowKey
 
@@ -151,8 +145,9 @@ def test_a_batch_with_a_task_to_train_on_starts_the_count_again_and_rounds_of_a_
 def test_the_spread_is_over_sessions_and_not_over_their_rows(tags):
     keys = ["1-0_0_0", "1-0_1_0", "1-0_1_1", "1-0_1_2"]
     rows = [tags("solver", team_reward=reward).as_dict() for reward in (0.0, 3.0, 1.0, 2.0)]
-    (task,) = sampled_tasks(KVBatchMeta(partition_id="train", keys=keys, tags=rows))
-    assert (task.uid, task.reward, task.spread) == ("1-0", 1.0, 1.0)
+    sampled = KVBatchMeta(partition_id="train", keys=keys, tags=rows)
+    _, metrics = TaskFilter(FilterSpec(keep_share=1.0), set).sample(1, lambda count: (sampled, {}), pytest.fail)
+    assert metrics["filter/spread"] == 1.0
 
 
 @pytest.mark.parametrize(("by", "kept"), [("team", {"b", "c"}), ("acc", {"c"}), ("score", set("abcd"))])
@@ -213,58 +208,6 @@ def test_rows_that_are_left_out_change_no_advantage_of_the_others(tags):
         assert bool(metrics) == (name != "none")
     assert found["none"].tolist() == [0.0] * 4 and found["some"][2:].tolist() == [0.0, 0.0]
     assert found["some"][0] == -found["some"][1] < 0 and found["all"][1] < 0
-
-
-@pytest.fixture
-def trainer(monkeypatch, rollout):
-    """Make a trainer without policies over these tasks; also return the data that it writes."""
-
-    def make(spec, *tasks):
-        made, written = object.__new__(TeamTrainer), {}
-        made.mode = SYNC
-        source = rollout(*tasks)
-
-        def read(rows, fields):
-            values = {"response_mask": [[1.0]] * len(rows), "rm_scores": [[tag["team_reward"]] for tag in rows.tags]}
-            return {name: torch.nested.nested_tensor(values[name], layout=torch.jagged) for name in fields}
-
-        monkeypatch.setattr(data_plane, "read", read)
-        monkeypatch.setattr(data_plane, "write", lambda rows, fields: written.update(dict.fromkeys(rows.keys)))
-        monkeypatch.setattr(TeamTrainer, "_count_sessions", lambda self: None)
-        monkeypatch.setattr(TeamTrainer, "_add_prompts_to_generate", lambda self, count: None)
-        made.mas, made.global_steps, made.curr_step_profile = MasConfig(policies={"main": PolicySpec()}), 1, False
-        made.members, made.agreement = {}, Agreement()
-        config = OmegaConf.create({"algorithm": {"adv_estimator": "agent_grpo"}})
-        made.credit = Credit(Run(config, made.mas), ["solver"])
-        made.pools, made._sessions = SimpleNamespace(each=lambda members, do: None), SessionCounts()
-        made.replay_buffer = SimpleNamespace(sample=lambda batch_size, **asked: source.sample(batch_size))
-        made.agent_loop_manager = SimpleNamespace(record_advantages=lambda step, found: written.update(record=found))
-        # Without policies no row is trained, so the trainer itself finds no task.
-        with_advantage = made.credit.tasks_with_advantage
-        made.filter = TaskFilter(spec, lambda rows: with_advantage(rows, made.trained) or source.teaching(rows))
-        return made, written
-
-    return make
-
-
-def stepped(trainer, spec, *tasks):
-    made, written = trainer(spec, *tasks)
-    metrics = {}
-    return made._step_once(metrics, {}, 2), metrics, written  # noqa: SLF001
-
-
-def test_a_step_without_a_task_updates_nothing_and_keeps_its_rows_for_the_metrics(trainer):
-    whole, metrics, written = stepped(trainer, FilterSpec(drop="uniform"), UNIFORM, UNIFORM)
-    assert "record" not in written and len(whole) == len(written) == 8
-    assert metrics["filter/kept"] == 0 and metrics["agent/solver/acts"] == 8
-    assert not any("advantage" in key for key in metrics), "a finding would call it a step without learning signal"
-
-
-def test_the_records_of_a_step_have_advantages_of_the_tasks_that_are_trained_on(trainer):
-    whole, metrics, written = stepped(trainer, FilterSpec(drop="uniform", refill=True), UNIFORM, MIXED, MIXED)
-    assert {key.split("_")[0] for key in written.pop("record")} == {"1-1", "1-2"}
-    assert len(whole) == len(written) == 12 and metrics["filter/rounds"] == 2
-    assert metrics["agent/solver/advantage/zero"] == pytest.approx(1 / 3), "of all rows that were sampled"
 
 
 @pytest.mark.e2e

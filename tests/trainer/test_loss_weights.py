@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from verl.utils import tensordict_utils as tu
@@ -20,7 +19,7 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.utils.losses import ppo_loss
 
-from verl_mas.config.merge import LOSS_MODES, set_mode
+from verl_mas.config.merge import LOSS_MODES
 from verl_mas.config.run import ON_POLICY_LOSSES, PROPORTIONAL_LOSSES
 from verl_mas.trainer.batching import plan, spread_padding
 from verl_mas.trainer.loss_weights import on_policy, over_all_rows, step_weights, weighs_rows, weighted
@@ -256,23 +255,6 @@ def test_padding_does_not_count_whatever_its_mask(weighting):
 def test_a_step_of_which_every_token_is_masked_has_a_loss_of_0(weighting):
     step = Step([row("a", 0, 2, rejected=2), row("b", 0, 1, rejected=1)], weighting)
     assert bool((step.gradient(loss_of(weighting), 2) == 0).all())
-
-
-def test_without_a_weighting_verls_own_loss_and_divisor_stay():
-    view = OmegaConf.create({"actor_rollout_ref": {"actor": {"loss_agg_mode": "seq-mean-token-sum-norm"}}})
-    set_mode(view, None)
-    assert view.actor_rollout_ref.actor.loss_agg_mode == "seq-mean-token-sum-norm"
-    step = Step([row("a", 0, 2), row("a", 0, 3, masked=3)], None, 2, 2, 0)
-    assert step.weights.total == 2 and step.weights.fields == {} and not weighs_rows(None)
-
-
-def test_a_weighted_loss_has_the_values_of_the_loss():
-    step = Step(ROWS, "agent")
-    values = []
-    for loss in (loss_of("agent"), loss_of("agent").keywords["loss"]):
-        step.gradient(loss, micro=len(ROWS))
-        values.append(step.loss)
-    assert values[0] == values[1] != 0
 
 
 # -- updates whose old log-probs are their own, and rows without advantage --

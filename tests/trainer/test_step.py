@@ -5,18 +5,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
-from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
-from verl_mas.advantage import AdvantageOptions
+from verl_mas.advantage import AdvantageOptions, RunningScores
+from verl_mas.advantage.record import Moments, Owner
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig, RewardSpec
+from verl_mas.trainer.metrics import agent_metrics
 from verl_mas.trainer.step import (
     Columns,
     Credit,
     PolicyRows,
     as_nested,
-    gae,
     in_order,
     read_columns,
     stack_columns,
@@ -107,6 +107,17 @@ def test_an_estimator_sees_the_parts_of_a_score_and_their_weights(queue, tags):
     assert advantages.tolist() == pytest.approx([-(0.5**0.5), 0.0, 0.5**0.5], abs=1e-5)
 
 
+def test_a_step_adds_its_scores_by_role_and_source_and_logs_them_per_role(tags):
+    keys = [RowKey("1-0", session, 0) for session in (0, 1)]
+    own = [tags("debater_0", role="debater", source="math"), tags("debater_1", role="debater", source="math")]
+    columns = Columns(keys, own, torch.tensor([1.0, 0.0]), [torch.ones(1, dtype=torch.int64)] * 2)
+    running, team = RunningScores(), ["debater_0", "debater_1"]
+    per_row, found = step_advantages(columns, "agent_rae", AdvantageOptions(), team, running=running)
+    assert per_row.tolist() == [1.0, -1.0], "equal debaters have one baseline"
+    assert running.scores == {Owner("math", "debater"): Moments(2.0, 0.5, 0.25)}
+    assert agent_metrics(columns, per_row, found)["agent/debater/group/running_mean"] == 0.5
+
+
 def test_rows_that_a_policy_has_read_are_not_read_again(queue, tags):
     own = [tags("solver"), tags("verifier"), tags("solver")]
     rows = written(own, *([[one] * length for length in (3, 1, 2)] for one in (1, 1.0)))
@@ -151,40 +162,6 @@ def test_rows_without_advantage_are_left_out_as_far_as_the_optimiser_steps_allow
     assert {i for i, kind in enumerate(kinds) if kind == "+"} <= set(kept)
     assert sum(kinds[i] != "p" for i in kept) >= updates
     assert len(kept) - kinds.count("+") < multiple + updates
-
-
-def returns_of(values, reward, gamma, lam):
-    """Returns of the trained tokens of a row, one after the other."""
-    later, advantage, found = 0.0, 0.0, []
-    for value in reversed(values):
-        advantage = reward + gamma * later - value + gamma * lam * advantage
-        later, reward = value, 0.0
-        found.append(advantage + value)
-    return found[::-1]
-
-
-numbers = st.floats(-2, 2, width=32)
-tokens = st.lists(st.tuples(numbers, st.booleans()), max_size=6)
-
-
-@given(rows=st.lists(st.tuples(tokens, numbers), min_size=2, max_size=5), gamma=numbers, lam=numbers)
-def test_with_a_critic_each_row_is_a_trajectory_that_is_rewarded_at_its_last_trained_token(rows, gamma, lam):
-    rows = [([(1.0, True), *row], reward) for row, reward in rows]
-    masks = [torch.tensor([mask for _, mask in row]) for row, _ in rows]
-    scores = [torch.tensor([0.0] * (len(row) - 1) + [reward]) for row, reward in rows]
-    data = {"response_mask": nested([mask.long() for mask in masks]), "rm_scores": nested(scores)}
-    part = PolicyRows(batch([f"1-0_{i}_0" for i in range(len(rows))]), TensorDict(data, len(rows)))
-    gae(part, nested([torch.tensor([value for value, _ in row]) for row, _ in rows]), gamma, lam)
-    advantages, returns = (
-        torch.cat([row[mask] for row, mask in zip(part.of_tokens[name].unbind(), masks, strict=True)])
-        for name in ("advantages", "returns")
-    )
-    trained = [([value for value, mask in row if mask], reward) for row, reward in rows]
-    expected = torch.tensor([each for row in trained for each in returns_of(*row, gamma, lam)])
-    torch.testing.assert_close(returns, expected, atol=1e-3, rtol=1e-4)
-    raw = expected - torch.tensor([value for values, _ in trained for value in values])
-    torch.testing.assert_close(advantages, (raw - raw.mean()) * (raw.var() + 1e-8).rsqrt(), atol=1e-2, rtol=1e-3)
-    assert float(part.advantages[0]) == pytest.approx(float(advantages[: len(trained[0][0])].mean()), abs=1e-4)
 
 
 def test_the_advantages_of_critics_are_written_to_their_rows_and_the_others_get_none(queue, make):

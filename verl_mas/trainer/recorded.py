@@ -11,14 +11,14 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import ray
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.tracking import FileLogger, Tracking
@@ -27,15 +27,13 @@ from verl_mas.config.cluster import sent_command
 from verl_mas.config.run import Run
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import DiskError
-from verl_mas.rollout.trajectories import folder_of
 from verl_mas.rollout.worker import ATTEMPT
-from verl_mas.run_folder import about, worker_log
+from verl_mas.run_folder import worker_log
 from verl_mas.run_folder.about import AboutFile
 from verl_mas.run_folder.checkpoints import Checkpoint
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.run_folder.metrics import file as metrics
 from verl_mas.run_folder.metrics.file import MetricsFile
-from verl_mas.trainer import timeline
 from verl_mas.trainer.metrics import result_of
 from verl_mas.util import cores, installed_version
 
@@ -115,8 +113,8 @@ def close(tracking: Tracking, how: str) -> None:
 
 
 PACKAGES = ("verl-mas", "verl", "torch", "transformers", "ray")
+GIT = ("git", "status", "--porcelain=v2", "--branch", "--untracked-files=no")
 GIT_LIMIT_S = 5.0
-GIB = 2**30
 
 
 def attempt(run: Run, resumed: int | None) -> dict[str, object]:
@@ -128,9 +126,9 @@ def attempt(run: Run, resumed: int | None) -> dict[str, object]:
         "folder": os.getcwd(),
         "versions": versions(run),
         "git": git_state(Path.cwd()),
-        "seeds": dict(seeds(OmegaConf.to_container(run.config, resolve=True))),
         "host": {"name": socket.gethostname(), "cpus": cores(), "python": sys.executable},
-        "cluster": _machines(run) if ray.is_initialized() else None,
+        # On the CPU, Ray's counts serve only for scheduling.
+        "cluster": cluster() if ray.is_initialized() and run.config.trainer.device != "cpu" else None,
     }
 
 
@@ -147,58 +145,24 @@ def versions(run: Run) -> dict[str, str | None]:
 
 
 def git_state(folder: Path) -> dict[str, object] | None:
-    """Commit, branch and changed files; None outside a repository, or if git is not installed."""
-    if (commit := _git(folder, "rev-parse", "HEAD")) is None:
+    """Return commit, branch and changed files; None outside a repository, or if git is not installed."""
+    try:
+        done = subprocess.run(GIT, cwd=folder, capture_output=True, text=True, timeout=GIT_LIMIT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
         return None
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    branch = _git(folder, "rev-parse", "--abbrev-ref", "HEAD")
-    files = None if changed is None else [line[2:].strip() for line in changed.splitlines()]
-    return {"commit": commit, "branch": branch, "changed_files": files}
+    lines = done.stdout.splitlines()
+    facts = dict(line.split(maxsplit=2)[1:] for line in lines if line.startswith("# branch."))
+    # A line of a changed file has eight fields before the path.
+    changed = [line.split(maxsplit=8)[-1] for line in lines if not line.startswith("#")]
+    return {"commit": facts["branch.oid"], "branch": facts["branch.head"], "changed_files": changed}
 
 
-def seeds(config: object, name: str = "") -> Iterator[tuple[str, object]]:
-    """Find every setting that is named `seed`."""
-    for key, value in config.items() if isinstance(config, dict) else ():
-        path = f"{name}.{key}" if name else str(key)
-        if str(key).split(".")[-1] == "seed" and value is not None:
-            yield path, value
-        else:
-            yield from seeds(value, path)
-
-
-def _machines(run: Run) -> dict[str, object]:
-    """Describe the cluster. On the CPU, Ray's counts serve only for scheduling and are replaced."""
-    seen = cluster(ray.nodes())
-    return seen | {"gpus": 0, "cpus": cores()} if run.config.trainer.device == "cpu" else seen
-
-
-def cluster(nodes: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    """Sum up the resources that Ray has. `nodes` comes from `ray.nodes()`."""
-    alive = [resources for node in nodes if node["Alive"] and isinstance(resources := node["Resources"], dict)]
-    kinds = sorted({name.partition(":")[2] for node in alive for name in node if name.startswith("accelerator_type:")})
-
-    def total(name: str) -> float:
-        return sum(float(node.get(name, 0)) for node in alive)
-
-    memory = round(total("memory") / GIB, 1)
-    return {"nodes": len(alive), "gpus": total("GPU"), "gpu": kinds, "cpus": total("CPU"), "memory_gib": memory}
-
-
-def places(run: Run, folder: Path) -> str:
-    """Format the paths of everything that a run writes as a block of lines for the log."""
-    trainer, records = run.config.trainer, folder_of(run.mas.trajectories, str(folder))
-    every = trainer.save_freq
-    rows = {
-        "settings": str(folder / about.FILE),
-        "metrics": str(folder / metrics.FILE),
-        "timeline": str(folder / timeline.FILE),
-        "sessions": str(records) if run.mas.trajectories.enabled else "none (mas.trajectories.enabled=false)",
-        "checkpoints": f"{folder}/global_step_N, every {every} steps" if every > 0 else "none (trainer.save_freq=-1)",
-        "loggers": ", ".join(_loggers(trainer)) or "none",
-    }
-    if (folder / worker_log.FILE).exists():
-        rows["all output"] = str(folder / worker_log.FILE)
-    return "\n".join([f"{worker_log.BEGINS}: {folder}", *(f"  {name:11} {where}" for name, where in rows.items())])
+def cluster() -> dict[str, object]:
+    """Sum up the resources of Ray's nodes."""
+    total = ray.cluster_resources()
+    kinds = sorted(name.partition(":")[2] for name in total if name.startswith("accelerator_type:"))
+    nodes = sum(node["Alive"] for node in ray.nodes())
+    return {"nodes": nodes, "gpus": total.get("GPU", 0), "gpu": kinds, "cpus": total.get("CPU", 0)}
 
 
 def ending(folder: Path, result: str) -> str:
@@ -206,26 +170,6 @@ def ending(folder: Path, result: str) -> str:
     log, run = folder / worker_log.FILE, shlex.quote(str(folder))
     lines = [f"  {command:6} verl-mas {command} {run}" for command in ("report", "view")]
     return "\n".join([result, *lines, *([f"  {'log':6} {log}"] if log.exists() else [])])
-
-
-def _loggers(trainer: DictConfig) -> Iterator[str]:
-    names = [trainer.logger] if isinstance(trainer.logger, str) else list(trainer.logger or ())
-    project, experiment = trainer.project_name, trainer.experiment_name
-    known = {
-        metrics.LOGGER: metrics.file_of_verl(project, experiment),
-        "tensorboard": Path(os.environ.get("TENSORBOARD_DIR", f"tensorboard_log/{project}/{experiment}")),
-    }
-    for name in names:
-        yield f"{name} ({known[name].absolute()})" if name in known else str(name)
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    command = ["git", "-C", str(folder), *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_LIMIT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.rstrip("\n") if done.returncode == 0 else None
 
 
 # A child of verl's logger, which has the handler in the trainer's process.
@@ -246,7 +190,7 @@ class Recorded(PPOTrainer):
             return
         start = attempt(self.run, self.resumed.step if self.resumed else None)
         self._about = AboutFile(self.lock.folder, start, OmegaConf.to_container(self.config, resolve=True))
-        logger.info("%s", places(self.run, self.lock.folder))
+        logger.info("%s: %s", worker_log.BEGINS, self.lock.folder)
 
     def fit(self, agent_loop_manager: AgentLoopManager) -> None:
         step = self.resumed.step if self.resumed else None

@@ -15,8 +15,8 @@ from verl.workers.utils.padding import response_to_nested
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, RunningScores, compute_advantages, to_tokens
 from verl_mas.config.run import Run
 from verl_mas.config.schema import RewardSpec
+from verl_mas.trainer.checkpoint import running_state
 from verl_mas.trainer.loss_weights import RowWeights
-from verl_mas.trainer.running import running_state
 from verl_mas.verl_ import data_plane
 from verl_mas.verl_.data_plane import Rows
 from verl_mas.verl_.row import (

@@ -34,13 +34,20 @@ from verl_mas.rollout.team_client import Served
 from verl_mas.run_folder.checkpoints import DATA_FILE, to_resume
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.run_folder.metrics.findings import Findings
-from verl_mas.trainer import staleness, timeline
+from verl_mas.trainer import timeline
 from verl_mas.trainer.agreement import FIRST, Agreement
 from verl_mas.trainer.batching import by_policy
-from verl_mas.trainer.checkpoint import Checkpoints, differences, in_flight_warnings, reading, run_identity
+from verl_mas.trainer.checkpoint import Checkpoints, differences, reading, run_identity
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.members import make, trained_by
-from verl_mas.trainer.metrics import agent_metrics, log_prob_metrics, of_policy, policy_metrics, step_line
+from verl_mas.trainer.metrics import (
+    TokenCount,
+    agent_metrics,
+    log_prob_metrics,
+    policy_metrics,
+    staleness_metrics,
+    step_line,
+)
 from verl_mas.trainer.policies.local_policy import PROFILED, LocalPolicy
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 from verl_mas.trainer.policies.servers import FrozenPolicy
@@ -56,7 +63,6 @@ from verl_mas.trainer.watcher import name_actors
 from verl_mas.verl_ import data_plane, row
 from verl_mas.verl_.data_plane import Rows
 from verl_mas.verl_.types import Actor, Fields
-from verl_mas.workflow import clock
 from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.team_file import describe
 
@@ -75,7 +81,6 @@ class TeamTrainer(Recorded, SessionValidation):
 
     mode: ClassVar[Mode]
     timeline = Timeline()  # without a file, for an evaluation
-    _initialized = 0.0  # when `init` ended, by `clock.now`
     agent_loop_manager: MasAgentLoopManager
 
     def __init__(self, config: DictConfig):
@@ -89,8 +94,6 @@ class TeamTrainer(Recorded, SessionValidation):
         self.identity = run_identity(self.run)
         if self.resumed:
             raise_all(differences(self.resumed, self.identity, config))
-            for warning in in_flight_warnings(self.resumed, self.mode.asynchronous):
-                logger.warning("%s", warning)
         corrections = [self.run.view(name).correction for name in self.run.trained]
         corrected = any(each.get("rollout_is") or each.get("rollout_rs") for each in corrections)
         self.agreement = Agreement(self.resumed, corrected=corrected)
@@ -110,7 +113,7 @@ class TeamTrainer(Recorded, SessionValidation):
         self.filter = TaskFilter(self.mas.filter, lambda rows: self.credit.tasks_with_advantage(rows, self.trained))
         self._named: Counter[int] = Counter()  # step -> number of tasks that are named after it
         self._sessions = SessionCounts()  # counts of the current step
-        self.token_count = staleness.TokenCount()
+        self.token_count = TokenCount()
         self._findings = Findings([name for name, member in members.items() if member.trainable])
 
     # -- set-up ---------------------------------------------------------------------------------------------
@@ -144,12 +147,6 @@ class TeamTrainer(Recorded, SessionValidation):
         if self.global_steps >= self.total_training_steps and not self.config.trainer.val_only:
             logger.warning("nothing is left to train: the checkpoint is of step %s, the last", self.global_steps)
         self.on_init_end()
-        self._initialized = clock.now()
-
-    def fit(self, agent_loop_manager: MasAgentLoopManager) -> None:  # type: ignore[override]
-        """Train. The time since `init`, in which the agent-loop workers got their clients, is added to the timeline."""
-        self.timeline.add(timeline.AGENT_LOOP_WORKERS, self._initialized, clock.now())
-        super().fit(agent_loop_manager)
 
     def _start_side_by_side(self) -> None:
         """Start agent-loop workers, reward workers and policies in parallel. This thread makes all policies first."""
@@ -352,11 +349,8 @@ class TeamTrainer(Recorded, SessionValidation):
         if self.mode.asynchronous:
             metrics.update(idle)
             buffered_tags = self.replay_buffer.partitions[data_plane.TRAIN]
-            corrections = {name: policy.config.algorithm.rollout_correction for name, policy in self.trained.items()}
             metrics.update(self.token_count.add(self._sessions.trainable_tokens, parts, buffered_tags, batch))
-            metrics.update(staleness.metrics(parts, corrections, self.global_steps))
-        for member in self.members.values():
-            metrics.update(of_policy(member.name, member.metrics))
+            metrics.update(staleness_metrics(parts, self.global_steps))
         return self._join_rows(batch, parts)
 
     def _sample(self, tasks: int) -> tuple[Rows, dict[str, float]]:

@@ -16,7 +16,7 @@ from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from verl_mas.errors import UpdateFailed
-from verl_mas.trainer.policies.worker import PolicyWorker, counting, tensors_of
+from verl_mas.trainer.policies.worker import PolicyWorker, counting
 
 SIZE = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 2}
@@ -81,13 +81,6 @@ def test_with_the_pinned_peft_verl_collects_every_tensor_of_an_adapter(strategy,
     assert len(collected) == OF_ADAPTER == push(Engine(module), layered_summon=layered, base_sync_done=True)
     # verl collects the whole adapter where it finds nothing by layers.
     assert not layered or collected.keys() == fsdp_utils.layered_summon_lora_params(module).keys()
-
-
-@STRATEGIES
-def test_the_tensors_of_a_model_are_counted_however_it_is_split(strategy):
-    module = split(strategy)
-    assert (tensors_of(module, adapter=True), tensors_of(module, adapter=False)) == (OF_ADAPTER, OF_BASE)
-    assert tensors_of(split(strategy, lora=False), adapter=False) == OF_BASE
 
 
 @STRATEGIES

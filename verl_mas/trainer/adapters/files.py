@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,20 +18,11 @@ from torch import Tensor
 from verl_mas.errors import ConfigError
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-OPTIMIZER, PROGRESS = "optimizer.pt", "trainer_state.json"
+TRAINING = "optimizer.pt"
 
 Tensors: TypeAlias = dict[str, Tensor]
 # Name of a weight -> name of a value that its optimiser keeps -> the value.
 OptimizerState: TypeAlias = dict[str, dict[str, object]]
-
-
-@dataclass(frozen=True)
-class AdapterProgress:
-    """Progress of an adapter's training."""
-
-    updates: int  # optimiser steps
-    schedule: int  # steps of the learning rate's schedule
-    seed: int  # seed of its initial weights
 
 
 def plain_config(config: LoraConfig) -> dict[str, object]:
@@ -68,11 +58,11 @@ _SCALING = ("r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_
 _SETTINGS = {"r": "model.lora_rank", "lora_alpha": "model.lora_alpha"}
 
 
-def write_training(folder: Path, optimizer: OptimizerState, progress: AdapterProgress) -> None:
-    torch.save(optimizer, folder / OPTIMIZER)
-    (folder / PROGRESS).write_text(json.dumps(asdict(progress)) + "\n")
+def write_training(folder: Path, optimizer: OptimizerState, schedule: int) -> None:
+    """Write the state of an optimiser, and how many steps its learning rate's schedule has made."""
+    torch.save((optimizer, schedule), folder / TRAINING)
 
 
-def read_training(folder: Path) -> tuple[OptimizerState, AdapterProgress]:
-    optimizer: OptimizerState = torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
-    return optimizer, AdapterProgress(**json.loads((folder / PROGRESS).read_text()))
+def read_training(folder: Path) -> tuple[OptimizerState, int]:
+    saved: tuple[OptimizerState, int] = torch.load(folder / TRAINING, map_location="cpu", weights_only=True)
+    return saved

@@ -85,15 +85,7 @@ class AdapterWorker(PolicyWorker):
         assert policy is not None, "the base of adapters is not trained"
         with self.actor.engine.adapter(policy):
             self.actor.set_loss_fn(self._losses[policy])
-            output = super().update_actor(data)
-        facts = self.actor.engine.facts(policy)
-        if output is not None:
-            tu.get(output, "metrics").update(facts)
-        return output
-
-    @on_all
-    def sent_bytes(self) -> int:
-        return self.actor.engine.sent_bytes
+            return super().update_actor(data)
 
     @on_all
     def save_adapter(self, policy: str, folder: str) -> None:
