@@ -303,12 +303,11 @@ def test_policies_of_two_pools_are_sent_to_one_serving_pool_in_turn(serving, tog
         sending.pop()
 
     policies = {name: {"pool": name, "engines": to} for name, to in zip("ab", serving, strict=True)}
-    made.mas = load({**APART, "policies": policies})
-    made.members = {name: object.__new__(SeparatePolicy) for name in "ab"}
+    made.mas, made.pools = load({**APART, "policies": policies}), object.__new__(Pools)
+    made.pools.mas, made.members = made.mas, {name: object.__new__(SeparatePolicy) for name in "ab"}
     for policy in made.members.values():
         policy.wake = send
-    made.pools, made.agent_loop_manager, made.global_steps, made.timing_raw = object.__new__(Pools), Mock(), 3, {}
-    made.pools.mas = made.mas
+    made.agent_loop_manager, made.global_steps, made.timing_raw = Mock(), 3, {}
     made.on_init_end()
     made.on_step_end()
     assert max(most) == together

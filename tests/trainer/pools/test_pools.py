@@ -128,14 +128,14 @@ def test_a_node_with_reward_workers_alone_is_looked_at(cluster, make, monkeypatc
 
 def test_another_version_a_folder_that_is_not_shared_and_a_missing_key_are_found_with_their_fix(tmp_path, monkeypatch):
     mine = expected()
-    assert nodes.look(mine) == ([], [])
+    assert nodes.look(mine) == []
     other = nodes.Expected(mine.mas, {"verl-mas": "0.0.1"}, {}, str(tmp_path / "checkpoints/.lock"))
-    (error,), (warning,) = nodes.look(other)
+    error, warning = nodes.look(other)
     assert error.fix == "pip install verl-mas==0.0.1 there"
     assert warning.value == f"trainer.default_local_dir={tmp_path}/checkpoints is not the folder of the trainer's node"
     monkeypatch.delenv("A_KEY", raising=False)
     monkeypatch.setattr("ray.is_initialized", lambda: True)
-    (error,), _ = nodes.look(expected(policies={"far": {"trainable": False, "remote": REMOTE}}))
+    (error,) = nodes.look(expected(policies={"far": {"trainable": False, "remote": REMOTE}}))
     assert "before `ray start`" in error.fix and "runtime_env.env_vars.A_KEY" in error.fix
 
 

@@ -45,11 +45,9 @@ class SharedBase(LocalPolicy):
     def on_device(self) -> Iterator[None]:
         """Keep the base on the device. Otherwise verl would move it to the GPU and back for every call with an
         adapter."""
-        if self.offloads:
-            self.actor_rollout_wg.to("device", model=True, optimizer=False, grad=False)
+        self.move("device")
         yield
-        if self.offloads:
-            self.actor_rollout_wg.to("cpu", model=True, optimizer=False, grad=False)
+        self.move("cpu")
 
     # -- checkpoints ----------------------------------------------------------------------------------------
 
