@@ -78,7 +78,7 @@ def test_what_sampling_parameters_change_in_every_step_never_ends_a_run(distance
 
 def test_the_error_names_step_agent_and_distances():
     agreement = Agreement(after({"solver": 0.02}))
-    with pytest.raises(UpdateFailed, match=r"in step 8 .* 0\.3 apart .* agent solver, after 0\.02 at first"):
+    with pytest.raises(UpdateFailed, match=r"in step 8 .* differ by 0\.3 .* agent solver, and by 0\.02 at first"):
         agreement.add(distances("solver", 0.3, BFLOAT16), step=8)
 
 

@@ -185,6 +185,6 @@ def test_the_message_names_what_was_saved_and_the_command_that_resumes(said, tmp
     assert said("4", trainer__resume_mode="disable")[3] == COMMAND + " trainer.resume_mode=auto"
     (tmp_path / "global_step_6").mkdir()
     assert said("4")[2] == f"  saved:  step 4, in {tmp_path}/global_step_4; the save of step 6 had not ended"
-    assert said("4", lost="Ray's GCS (pid 7)")[2].endswith(", or a later one: the task runner lives on for a moment")
+    assert said("4", lost="Ray's GCS (pid 7)")[2].endswith(", or a later step: the task runner continues for a moment")
     assert "holds 'four', which is no step" in said("four")[2]
     assert f"in {Path.cwd()}/runs/mine" in said(trainer__default_local_dir="runs/mine")[2]

@@ -57,9 +57,9 @@ class Agreement:
             most = 1 if self._compared[name] <= AT_ONCE else math.inf if self._corrected else STEPS
             if self._apart[name] >= most:
                 raise UpdateFailed(
-                    f"in step {step} engine and trainer are {mean:.2g} apart about the log-prob of a token of agent "
-                    f"{name}, after {first:.2g} at first\n"
-                    f"  rule: both have the weights of the same step, and rounding explains {limit:g}\n"
+                    f"in step {step} the log-probs of engine and trainer differ by {mean:.2g} per token of agent "
+                    f"{name}, and by {first:.2g} at first\n"
+                    f"  rule: both have the weights of the same step, and rounding explains at most {limit:g}\n"
                     "  fix:  install the versions of versions/constraints.txt, and read in the engine's log whether it "
                     "takes the weights; if the policy itself has diverged, resume with a smaller optim.lr"
                 )

@@ -210,7 +210,7 @@ def writing(path: Path) -> Iterator[None]:
     except (OSError, RuntimeError, RayTaskError) as error:  # torch.save raises RuntimeError on a full disk
         checkpoint = path if path.name.startswith("global_step_") else path.parent
         value = f"{path} cannot be written: {_cause(error)}; {free_space(path)}"
-        rule = "a checkpoint counts when all of it is written"
+        rule = "a checkpoint is used only if it is complete"
         fix = f"make room and run the command again; {choices(checkpoint.parent)}"
         raise DiskError(value, rule=rule, fix=fix) from error
 
@@ -253,20 +253,20 @@ def differences(checkpoint: Checkpoint, run: Mapping[str, object], config: DictC
         weights = f", from its weights with mas.policies.{name}.overrides.model.lora_adapter_path={folder / name}"
         yield ConfigError(
             f"{folder} has policy {name} with {_text(before)}, and this run with {_text(now)}",
-            rule="whole weights are loaded by as many processes of the same strategy, and know one vocabulary; an "
-            "adapter keeps its base, rank, alpha and modules",
+            rule="weights are loaded with the same strategy, number of processes, optimiser and vocabulary; an adapter "
+            "keeps its base, rank, alpha and modules",
             fix="have the same as in that run, or start a new run with trainer.resume_mode=disable"
             + (weights if ADAPTER_OF in before else ""),
         )
     for name, before, now in _changed(checkpoint, run, BASES):
         yield ConfigError(
             f"the adapters in {folder} were trained on {_text(before)}, and base {name} of this run is {_text(now)}",
-            rule="adapters are trained and served on the weights of one base, of which no checkpoint has a copy",
+            rule="adapters are trained and served on the weights of one base, and checkpoints do not contain the base",
             fix=f"set model.path of policy {name} to the model of that run, or trainer.resume_mode=disable",
         )
     if (saved := checkpoint.run.get(LOADERS)) not in (None, run.get(LOADERS)):
         value = f"{folder} was saved with {LOADERS}={saved}, and this run has {run.get(LOADERS)}"
-        rule = "a data loader reads the state of a data loader with as many workers"
+        rule = "a data loader resumes with the number of workers with which it was saved"
         yield ConfigError(value, rule=rule, fix=f"set {LOADERS}={saved}")
     if config.trainer.resume_mode != "auto" or config.trainer.val_only:
         return

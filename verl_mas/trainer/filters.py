@@ -97,7 +97,7 @@ class TaskFilter:
             seen = f"{len(means)} tasks, of a mean team reward of {low}" + (f" to {high}" if high != low else "")
             raise DataError(
                 f"mas.filter.drop=uniform has dropped every task of {EMPTY_BATCHES} batches in a row: {seen}",
-                rule=f"mas.filter.by={self._spec.by}: by score a row must have an advantage, else sessions must differ",
+                rule=f"mas.filter.by={self._spec.by}: by score, a row has an advantage; else, sessions differ",
                 fix="read a session record; then take tasks of another difficulty, or raise "
                 "actor_rollout_ref.rollout.n or the temperature. With mas.filter.drop=null the run continues, and its "
                 "steps change nothing",

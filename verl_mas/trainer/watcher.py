@@ -268,5 +268,5 @@ def message(lost: Lost, config: DictConfig) -> str:
     saved, resume = ending(config)
     if lost.name.startswith(tuple(RAY_PROCESSES.values())):
         # The run's actors notice this loss later than the driver.
-        saved += ", or a later one: the task runner lives on for a moment"
+        saved += ", or a later step: the task runner continues for a moment"
     return f"verl-mas: lost: {lost.name}\n  cause:  {lost.cause}\n  saved:  {saved}\n  resume: {resume}"

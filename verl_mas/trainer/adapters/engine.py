@@ -257,9 +257,9 @@ def _check_same(policy: str, folder: Path, parameters: Mapping[str, Tensor], giv
         raise ConfigError(
             f"the adapter in {folder} does not fit policy {policy}: {len(wrong)} weights differ. {wrong[0]} is "
             f"{there.get(wrong[0], 'not')} in the folder, and {expected.get(wrong[0], 'not')} in the policy",
-            rule="an adapter is on the modules and of the sizes that its weights were trained on",
-            fix="set model.path of the base and model.target_modules of the policy as they were, or start from another "
-            "adapter",
+            rule="an adapter has the modules and sizes with which its weights were trained",
+            fix="set model.path of the base and model.target_modules of the policy to those of that training, or start "
+            "from another adapter",
         )
 
 

@@ -133,8 +133,8 @@ def does_not_fit(part: PoolPart, parts: Iterable[PoolPart], there: Iterable[str]
     return ConfigError(
         f"pool {part.pool.name_prefix} needs {part.count} GPUs and {cpus} CPUs on one node; before this run, the nodes "
         f"of the Ray cluster were: {'; '.join(there)}",
-        rule=f"what a pool takes of a node is on one node; the pools of this run take, largest first: {asked}",
-        fix="lower trainer.n_gpus_per_node, or of another pool mas.pools.<pool>.n_gpus_per_node; end what else runs on "
-        "the cluster, which `ray status` shows; or add a node. On the CPU, both are counters: ray start "
+        rule=f"each part of a pool must be on one node; the parts of this run are, largest first: {asked}",
+        fix="lower trainer.n_gpus_per_node, or mas.pools.<pool>.n_gpus_per_node of another pool; end other work on the "
+        "cluster, which `ray status` shows; or add a node. On the CPU, both are counters: ray start "
         f"--num-gpus={part.count} --num-cpus={cpus + SPARE_CPUS}",
     )
