@@ -165,7 +165,7 @@ def test_loading_restores_every_policy_and_the_drivers_random_numbers(saved):
     assert log[2:] == [("load", "a", False), ("load", "b", False)]
     assert [random.random(), float(np.random.rand()), float(torch.rand(()))] == expected
     checkpoints.policies["a"].load = Mock(side_effect=RayActorError)
-    with pytest.raises(RayActorError):  # A process that is lost is not called a damaged file.
+    with pytest.raises(RayActorError):  # A lost process is not reported as a damaged file.
         load_from(checkpoints, folder)
 
 

@@ -1,4 +1,4 @@
-"""A run that joins a cluster of two nodes, with nothing in the command for it."""
+"""A run that joins a cluster of two nodes without any setting for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ray_start import RayStart
 
 from verl_mas import read_sessions
 
-# Other runs join a cluster that is there before them, too.
+# Other tests show in CI that a run joins an existing cluster.
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 RUN = (
     *("-m", "verl.trainer.main_ppo", "+platform=cpu", "+recipe=first_run/laptop", "algorithm.adv_estimator=agent_grpo"),

@@ -26,7 +26,7 @@ MIXED = [0.0, 1.0]
 
 
 class Rollout:
-    """Tasks in the order in which they are sampled, each with its sessions' team rewards; two rows per session."""
+    """A rollout of tasks in a fixed order. A task has the team rewards of its sessions, and two rows per session."""
 
     def __init__(self, tags, *tasks):
         self._tags, self._tasks = tags, list(tasks)
@@ -42,7 +42,7 @@ class Rollout:
                 for act in (0, 1):
                     keys.append(str(RowKey(uid, session, act)))
                     rows.append(self._tags("solver", turn=act, session=session, team_reward=reward).as_dict())
-        # Sessions end in any order.
+        # Rows arrive in another order.
         return KVBatchMeta(partition_id="train", keys=keys[::-1], tags=rows[::-1]), {"training/evicted": 1}
 
     def teaching(self, rows):
@@ -61,8 +61,8 @@ def rollout(tags):
     return lambda *tasks: Rollout(tags, *tasks)
 
 
-# The rewards of the second session of each task, where the first has 0; a filter and the size of a batch; then how many
-# tasks are sampled in each round, and which are trained on.
+# Each case: the reward of the second session of each task (that of the first is 0), the filter, the batch size, the
+# number of tasks that each round samples, and the tasks that are trained on.
 ROUNDS = {
     "without a filter": ("01", {}, 2, [2], [0, 1]),
     "uniform tasks are left out": ("010", {"drop": "uniform"}, 3, [3], [1]),

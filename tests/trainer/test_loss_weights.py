@@ -1,5 +1,5 @@
-"""Weights of rows in the loss: gradients by verl's worker against plain torch over all rows at once, whatever the split
-into optimiser steps, ranks and micro batches."""
+"""Weights of rows in the loss: gradients of verl's worker equal those of plain torch over all rows at once, however
+rows are split into optimiser steps, ranks and micro batches."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Step:
 
 
 def loss_of(mode, kind="k1", policy_loss="vanilla", **others):
-    """verl's loss, by a mode of verl or one of `mas.loss.weighting`."""
+    """Build verl's loss for a mode of verl or of `mas.loss.weighting`."""
     clip = dict.fromkeys(("clip_ratio", "clip_ratio_low", "clip_ratio_high"), CLIP)
     terms = {"entropy_coeff": ENTROPY, "use_kl_loss": True, "kl_loss_coef": KL, "kl_loss_type": kind, **clip}
     sizes = {"rollout_n": 1, "ppo_mini_batch_size": 1, "use_dynamic_bsz": True, "loss_scale_factor": FACTOR}
@@ -261,7 +261,7 @@ def test_a_step_of_which_every_token_is_masked_has_a_loss_of_0(weighting):
 
 
 def on_policy_step(rounding, mode):
-    """A step whose separate old log-probs differ from the update's own by rounding, both ways."""
+    """A step whose stored old log-probs differ by rounding, up and down, from those of the update itself."""
     step = Step(ROWS, mode if mode in WEIGHTINGS else None)
     signs = [torch.arange(row.tokens) % 2 * 2.0 - 1 for row in step.rows]
     step.old = [step.log_probs(i)[0].detach() + rounding * sign for i, sign in enumerate(signs)]

@@ -91,7 +91,7 @@ def test_a_result_has_the_mean_of_each_source_and_no_interval():
 
 
 def test_engine_and_trainer_are_compared_by_agent_on_what_the_present_weights_sampled(tags):
-    # A token of a tool is in no mask, the third row was sampled one update before, the last is padding.
+    # Tool tokens are masked out, the third row was sampled one update earlier, and the last row is padding.
     rows = [tags("solver", min_global_steps=None), tags("judge", min_global_steps=4), tags("judge", min_global_steps=3)]
     values = [*(row.as_dict() for row in rows), tags("judge", min_global_steps=4).as_dict() | {"is_padding": True}]
     columns = {
@@ -127,7 +127,7 @@ def test_rows_are_counted_by_their_oldest_token(tags):
         "staleness/4/rows": 0.25,
         "staleness/mixed_versions": 0.5,
         "staleness/aborted": 0.5,
-        # The third row was aborted before it had a token, or on the same weights.
+        # The third row was aborted before its first token, or continued under the same weights.
         "staleness/continued": 0.25,
     }
 
@@ -141,7 +141,7 @@ def test_high_staleness_is_one_class_and_an_engine_that_counts_no_versions_has_n
 
 @pytest.fixture
 def part(monkeypatch, tags):
-    """Two rows and padding. The first has tokens of versions 4 and 5 around a token of a tool; one was rejected."""
+    """Two rows and padding. The first row has tokens of versions 4 and 5 around a tool token; one is rejected."""
     values = [tags("solver", min_global_steps=low, max_global_steps=high).as_dict() for low, high in ((4, 5), (5, 5))]
     keys = ["3-0_0_0", "3-0_1_0", "3-0_1_0_pad"]
     extras = {keys[0]: {"aborts": 1}, keys[1]: {}}

@@ -32,7 +32,7 @@ def config():
 
 @pytest.fixture
 def send(config, monkeypatch):
-    """Send a command from the driver, to the workers of its own cluster or of the one at an address."""
+    """Send a command from the driver to the workers of a new cluster, or of the cluster at `address`."""
 
     def send(*command, address=None):
         sent = config.copy()

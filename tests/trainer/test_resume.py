@@ -1,5 +1,5 @@
-"""Two policies with their own sizes, tokenizers, learning rates, FSDP versions and GPUs, and a snapshot of one of them:
-trained, killed, resumed, exported."""
+"""Two policies of different sizes, tokenizers, learning rates, FSDP versions and GPUs, and a snapshot of one of them:
+trained, killed, resumed and exported."""
 
 from __future__ import annotations
 
@@ -100,8 +100,7 @@ def test_a_resumed_run_ends_where_the_unbroken_one_does_bit_for_bit(unbroken, re
     assert sorted(resumed.steps) == [1, 2, 3, 4], "those of the checkpoint and later ones, in one file"
     scores, found = ((run.checkpoint(4) / RUNNING_FILE).read_text() for run in (unbroken, resumed))
     assert scores == found != (unbroken.checkpoint(2) / RUNNING_FILE).read_text()
-    # torch's next random numbers in the driver are the same, although the iterator and the validation of a start use
-    # some.
+    # The driver's next random numbers are the same, although a start uses some for the iterator and the validation.
     same(*(torch.load(run.checkpoint(4) / RNG_FILE, weights_only=True)["torch"] for run in (unbroken, resumed)))
     assert resumed.steps[4]["agent/writer/group/running_count"] == pytest.approx(16 * (1 + 0.9 + 0.9**2 + 0.9**3))
     for policy in POLICIES:

@@ -97,7 +97,7 @@ def test_the_driver_reads_two_fields_and_the_advantages_see_every_rows_place(que
 
 
 def test_an_estimator_sees_the_parts_of_a_score_and_their_weights(queue, tags):
-    # Divided by their deviations, the team's and the own reward are equal and opposite: the larger weight decides.
+    # Team reward and local reward, each divided by its deviation, are equal and opposite, so the larger weight decides.
     earned = [{"team_reward": 0.3, "local_reward": 9.0, "penalty": 0.0}, {"team_reward": 0.7, "local_reward": 0.0}]
     own = [tags("solver", **earned[0]), tags("verifier"), tags("solver", **earned[1])]
     rows = written(own, [[1]] * 3, [[2 * 0.3 + 4.5], [0.0], [2 * 0.7]])

@@ -37,7 +37,7 @@ def clock(monkeypatch):
 
 
 def a_step(timeline, clock, step, begin):
-    """Two seconds of sampling and three of training; the metrics from one sampling to the next."""
+    """Play two seconds of sampling and three of training; return the metrics since the last sampling."""
     clock(begin)
     timeline.begin(step)
     with timeline.span(SAMPLE):
@@ -80,7 +80,8 @@ def test_a_run_is_read_as_it_was_written_with_brief_pauses_of_engines_left_out(t
 
 
 def start(timeline, clock, step, command):
-    """Ray is there after 5 seconds, the task runner after 9; a policy imports until 14 and has its engine at 20."""
+    """Play a start: Ray is up after 5 seconds and the task runner after 9; a policy imports until 14 and its engine is
+    up at 20."""
     clock(command + 9)
     timeline.start(step, [command, command + 3, command + 5])
     timeline.add(PROCESSES, command + 9, command + 14, "solver")

@@ -186,5 +186,5 @@ def test_a_control_is_in_no_mean_of_sets(control):
     scores = {"pass@1": 1.0}
     assert mean_of_sets({"aime": scores, control: {"pass@1": 0.0}}) == {}
     assert mean_of_sets({"aime": scores, "amc": scores, control: {"pass@1": 0.0}}) == scores
-    # Without the set that it would be the control of, it is a set as any other.
+    # Without its original, a control counts as an ordinary set.
     assert mean_of_sets({"amc": scores, control: {"pass@1": 0.0}}) == {"pass@1": 0.5}

@@ -24,7 +24,7 @@ def small_and_offline(monkeypatch):
 
 @pytest.fixture
 def model(tmp_path):
-    """vLLM's CPU attention takes heads of 64, but not the heads of the letters' model."""
+    """A model with heads of 64: vLLM's CPU attention does not support the smaller heads of the letters' model."""
     return f"actor_rollout_ref.model.path={tiny_model(tmp_path / 'model', hidden=128)}"
 
 
@@ -37,7 +37,7 @@ def size(request):
 
 
 def test_trained_and_frozen_policies_sleep_and_wake_in_order_in_phases(train_team, tmp_path, model, size, monkeypatch):
-    """The CPU build has no sleep mode: a recorder takes its place, and refuses every call out of order."""
+    """The CPU build has no sleep mode, so a recorder replaces it and refuses calls that are out of order."""
     monkeypatch.setenv("PYTHONPATH", str(RECORDER), prepend=os.pathsep)
     done = train_team(
         tmp_path / "run",

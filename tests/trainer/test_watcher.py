@@ -122,7 +122,7 @@ def said(two, tmp_path, monkeypatch):
 
 @pytest.fixture
 def interrupted(two, tmp_path, monkeypatch, capsys):
-    """Return the output when an error reaches the end of the driver, and the calls that end the process."""
+    """Return the output after an error has reached the driver's exception hook, and the calls that end the process."""
 
     def interrupted(error):
         ends = Mock()

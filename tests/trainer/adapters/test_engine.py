@@ -15,7 +15,7 @@ from verl_mas.trainer.adapters import files
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-# One of them in CI.
+# CI runs one of the models.
 MODELS = [pytest.param(model, marks=[] if model == "tied" else pytest.mark.nightly) for model in VARIANTS]
 
 
@@ -158,7 +158,7 @@ def test_engines_are_sent_the_weights_of_all_adapters(found):
 
 def test_the_first_weights_of_an_adapter_do_not_depend_on_its_neighbours(tied, bfloat16):
     beside = load_file(tied / "1/tied/start/solver" / files.WEIGHTS)
-    # PEFT draws them in the type of the base.
+    # PEFT samples the initial weights in the dtype of the base.
     assert differing({key: value.bfloat16().float() for key, value in beside.items()}, bfloat16.before) == []
 
 

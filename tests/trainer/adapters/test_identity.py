@@ -1,4 +1,4 @@
-"""Checkpoints from which a run with adapters can resume."""
+"""Resuming a run with adapters: checkpoints that are accepted and refused."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_run_resumes_with_its_own_adapters_also_where_the_base_has_moved(probl
     moved = tmp_path / "elsewhere" / "model"
     shutil.copytree(model, moved)
     (moved / "config.json").write_text('{"transformers_version": "5.10", "hidden_size": 8}')
-    # The model of this name on the hub is not compared, because it is not here.
+    # A name on the hub is not compared, because its files are not on this machine.
     assert problems(path=moved) == problems(path="hub/model") == problems(actor_rollout_ref__actor__optim__lr=1.0) == []
 
 

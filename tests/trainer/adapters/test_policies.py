@@ -1,4 +1,4 @@
-"""Calls of a base's processes that a run on the CPU does not show: offloading, losses of their own, the reference."""
+"""Calls to the processes of a base that a run on the CPU does not show: offloading, and a loss per adapter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLICIES = {name: {"adapter_of": "main", "overrides": {"model": {"lora_rank": 4}
 
 
 class Group:
-    """verl's worker group: it writes its calls down, and saves a file."""
+    """A fake of verl's worker group that records its calls and saves a file."""
 
     world_size = 1
 

@@ -1,4 +1,5 @@
-"""Two adapters on one base against two separate LoRA policies, and resumed. Both teams also have the bare base."""
+"""Two adapters on one base, compared with two separate LoRA policies and with a resumed run. All teams also use the
+bare base."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ SETTINGS = (
 
 @pytest.fixture(scope="module")
 def starts(letters, tmp_path_factory):
-    """A folder with the first weights of each adapter, which change nothing yet."""
+    """Folders with initial weights of each adapter, which do not change the base's outputs."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
@@ -86,7 +87,7 @@ def replies(run):
 def test_adapters_on_one_base_end_where_two_lora_policies_with_bases_of_their_own_end(
     train, shared, weights_of, tmp_path
 ):
-    """The bare base also replies like a frozen policy, since the replies of all agents are the same."""
+    """The replies of all agents are the same, so the bare base also replies like a frozen policy."""
     separate = train(tmp_path / "run", shared=False)
     assert replies(shared) == replies(separate)
     assert len({reply for _, _, reply in replies(shared).values()}) > 10, "nothing was sampled"

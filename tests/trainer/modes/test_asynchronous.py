@@ -1,4 +1,4 @@
-"""Dispatch of tasks in asynchronous modes: their time, names and steps."""
+"""Asynchronous modes: dispatch of tasks, the replay buffer, and the order of engines and gates in a step."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_no_more_tasks_are_dispatched_than_the_steps_that_remain_can_train_on(tr
     ("restored", "added"), [(0, {4: 8}), (6, {4: 2}), (8, {}), (20, {})], ids=["none", "some", "all", "more"]
 )
 def test_a_run_that_resumes_dispatches_what_its_checkpoint_lacks(trainer, restored, added):
-    """A step of theirs could have the names of tasks that are there."""
+    """Warm-up tasks of earlier steps could get the names of restored tasks."""
     made = trainer(2, step=4, restored=[(f"3-{i}", 3) for i in range(restored)])
     made.on_train_begin()
     assert {step: count for step, count in dispatched(made).items() if step != 3} == added
@@ -132,7 +132,7 @@ def test_sessions_that_still_run_are_ended_however_the_run_ends(trainer, monkeyp
 
 
 class Queue:
-    """TransferQueue's tags."""
+    """A fake of TransferQueue that has only tags."""
 
     def __init__(self):
         self.partitions = {"train": {}, "val": {}}
@@ -244,10 +244,10 @@ KINDS = {"a": SeparatePolicy, "guide": FrozenPolicy, "b": SeparatePolicy}
 
 
 def member(name, log, together):
-    """A policy without its processes."""
+    """Make a policy without processes that logs its calls."""
 
     def abort():
-        # Passed only if all members are here at the same time.
+        # The barrier opens only if all engines are aborted at the same time.
         together.wait(timeout=5)
         log.append("abort")
 
@@ -260,7 +260,7 @@ def member(name, log, together):
 AWAKE = ["wake a 3", "wake guide 3", "wake b 3"]
 ASLEEP = ["sleep a", "sleep guide", "sleep b"]
 RESUMED = ["resume a", "resume guide", "resume b"]
-# A policy gets its weights behind its own gate, and a frozen one serves on.
+# Only the gate of a policy is closed while it gets weights. A frozen policy keeps serving.
 BEHIND_ITS_GATE = ["close ['a']", "wake a 3", "open ['a']", "close ['b']", "wake b 3", "open ['b']"]
 
 

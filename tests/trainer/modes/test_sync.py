@@ -1,4 +1,4 @@
-"""The wait for the tasks of a step in the synchronous mode, outside Ray."""
+"""Waiting for the tasks of a step in the synchronous mode, outside Ray."""
 
 # ruff: noqa: SLF001  # methods that verl calls
 from __future__ import annotations

@@ -62,7 +62,7 @@ def test_the_engines_of_every_policy_stop_profiling_when_the_rollout_ends(monkey
     monkeypatch.setattr(TeamTrainer, "_count_sessions", lambda self: None)
     monkeypatch.setattr(TeamTrainer, "_sleep", lambda self: events.append("sleep"))
 
-    # The test has seen enough.
+    # The rest of the step is not tested here.
     monkeypatch.setattr("verl_mas.trainer.trainer.in_order", Mock(side_effect=StopIteration))
     with pytest.raises(StopIteration):
         trainer._step_once({}, {}, 4)
@@ -71,7 +71,7 @@ def test_the_engines_of_every_policy_stop_profiling_when_the_rollout_ends(monkey
 
 @pytest.mark.parametrize(("enable", "frees", "woken"), [(True, True, 1), (True, False, 0), (False, True, 0)])
 def test_a_reward_model_is_awake_when_sessions_are_scored(monkeypatch, make, enable, frees, woken):
-    """verl puts it to sleep when it has started; SGLang ends where memory is resumed that was not released."""
+    """verl puts the model to sleep after its start. SGLang exits if it resumes memory that it did not release."""
     model = Mock() if enable else None
     made = SimpleNamespace(reward_model_manager=model, reward_loop_workers=[], reward_loop_worker_handles=[])
     monkeypatch.setattr("verl_mas.trainer.trainer.RewardLoopManager", lambda **given: made)
@@ -96,7 +96,7 @@ def test_the_rows_of_a_policy_are_corrected_as_the_policy_says(make, monkeypatch
     policies = {"a": {"rollout_correction": own}, "b": {"rollout_correction": {"rollout_is": "token"}}}
     policy = object.__new__(PolicyTrainer)
     policy.config = Run.of(make(mas__policies=policies)).view("a").copy()
-    # The engine drew the first token with a probability of 1 / e times the trainer's.
+    # The engine sampled the first token with 1 / e times the trainer's probability.
     stored = {ROLLOUT_LOG_PROBS: [-1.0, 0.0], OLD_LOG_PROBS: [0.0, 0.0], RESPONSE_MASK: [1, 1]}
     rows = {name: torch.nested.nested_tensor([row], layout=torch.jagged) for name, row in stored.items()}
     monkeypatch.setattr(data_plane, "read", lambda batch, fields: TensorDict(dict(rows), batch_size=[1]))
@@ -111,7 +111,7 @@ def test_the_rows_of_a_policy_are_corrected_as_the_policy_says(make, monkeypatch
 @pytest.mark.parametrize(("every", "computed"), [(1, [4, 6, 7, 8, 9, 10]), (4, [4, 6, 8]), (10, [4, 6, 10])])
 @pytest.mark.parametrize("reference", [True, False])
 def test_old_log_probs_are_computed_after_a_start_and_then_every_so_many_steps(monkeypatch, every, computed, reference):
-    """The run resumes at step 4, and has no rows at step 5. The reference's are computed in every step."""
+    """The run resumes at step 4 and has no rows at step 5. The reference's log-probs are computed in every step."""
     calls = []
     policy = object.__new__(PolicyTrainer)
     policy.prepared, policy.view, policy.use_reference_policy = 0, settings(old_log_probs_every=every), reference
@@ -133,7 +133,7 @@ def test_old_log_probs_are_computed_after_a_start_and_then_every_so_many_steps(m
 @pytest.mark.parametrize("rejected", [False, True])
 @pytest.mark.parametrize(("loss", "share"), [("vanilla", 8 / 16), ("sapo", 1.0)])
 def test_rows_that_are_skipped_count_in_the_mean_with_the_tokens_that_were_rejected(monkeypatch, rejected, loss, share):
-    """verl's mean over tokens is over those before the rejection. sapo has a mean over rows, whatever the mode."""
+    """verl's mean over tokens includes rejected tokens. The loss sapo averages over rows in every mode."""
     masks = [torch.ones(4), torch.zeros(4) if rejected else torch.ones(4), torch.ones(8)]
     policy = object.__new__(PolicyTrainer)
     policy.plan, policy.view = UpdatePlan(3, 1, 1, 1), settings(skips_zero_advantage=True)

@@ -1,4 +1,4 @@
-"""Tensors of a push, counted: verl's own training engine on FSDP1 and FSDP2, in one process on the CPU."""
+"""Counting the tensors of a push, with verl's own training engine on FSDP1 and FSDP2, in one process on the CPU."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def group(tmp_path_factory):
 
 
 def split(strategy: str, *, lora: bool = True) -> torch.nn.Module:
-    """A model as verl's engine wraps it."""
+    """Wrap a model in the same way as verl's engine."""
     model: torch.nn.Module = LlamaForCausalLM(LlamaConfig(**SIZE, **HEADS))
     if lora:
         model = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
@@ -46,7 +46,7 @@ def split(strategy: str, *, lora: bool = True) -> torch.nn.Module:
 
 
 class Engine(transformer_impl.FSDPEngineWithLMHead):
-    """verl's engine with the attributes that the collection of weights reads."""
+    """verl's engine, with only the attributes that it needs to collect weights."""
 
     def __init__(self, module: torch.nn.Module, *, merge: bool = False):
         self.module = module
@@ -79,7 +79,7 @@ def test_with_the_pinned_peft_verl_collects_every_tensor_of_an_adapter(strategy,
     module = split(strategy)
     collected = fsdp_utils.collect_lora_params(module, layered_summon=layered, base_sync_done=True)
     assert len(collected) == OF_ADAPTER == push(Engine(module), layered_summon=layered, base_sync_done=True)
-    # verl collects the whole adapter where it finds nothing by layers.
+    # verl collects the whole adapter if it finds no layers.
     assert not layered or collected.keys() == fsdp_utils.layered_summon_lora_params(module).keys()
 
 

@@ -24,7 +24,7 @@ REMOTE = {"base_url": "http://10.0.0.1/v1", "model": "m", "api_key_env": "A_KEY"
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two nodes; the test is the driver."""
+    """Start two nodes, and connect the test as the driver."""
     made = Cluster(initialize_head=True, head_node_args={"num_gpus": 2, "num_cpus": 8, "include_dashboard": False})
     made.add_node(num_gpus=2, num_cpus=8)
     ray.init(address=made.address, log_to_driver=False)
@@ -40,7 +40,7 @@ def on_the_cpu(monkeypatch):
 
 @pytest.fixture
 def pools(cluster):
-    """Pools by their GPUs; given back at the end."""
+    """Make pools with these numbers of GPUs; their GPUs are freed at the end."""
     made = []
 
     def pools(**gpus: list[int]) -> list[RayResourcePool]:
@@ -80,7 +80,7 @@ def expected(**mas: object) -> nodes.Expected:
 
 
 def test_what_another_node_lacks_is_found_there_and_names_the_node(cluster, make, tmp_path, monkeypatch):
-    # The folder of the nodes is the one in which the cluster was started.
+    # The nodes run in the folder in which the cluster was started.
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("")
     (tmp_path / "model").mkdir()
@@ -140,7 +140,7 @@ def test_another_version_a_folder_that_is_not_shared_and_a_missing_key_are_found
 
 
 class Recorder:
-    """Works briefly, and records which others worked at the same time."""
+    """Work that takes a moment, and records what runs at the same time."""
 
     def __init__(self):
         self.active, self.met = set(), []
