@@ -1,4 +1,4 @@
-"""Checkpoints of a run: one folder per policy, and the run's state. A checkpoint counts only if it is complete."""
+"""Checkpoints of a run: one folder per policy, and the run's state. Only complete checkpoints are used."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _SCORES = "scores"  # key in RUNNING_FILE
 
 
 class Saved(Protocol):
-    """A policy whose state must be saved, because it is not in the files of its model."""
+    """A policy whose state must be saved, because the files of its model do not contain it."""
 
     def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
         """Write into the folder of a checkpoint. `keep`: the number of checkpoints in which verl's workers keep their
@@ -66,7 +66,7 @@ class Saved(Protocol):
 
 
 class Queue(Protocol):
-    """The tasks that were read from the data and are not trained on yet, with the rows of finished tasks."""
+    """The tasks that are dispatched but not trained on yet, with the rows of finished tasks."""
 
     def save(self, folder: Path) -> int:
         """Write the tasks into a folder, and return their number."""
@@ -148,7 +148,7 @@ class Checkpoints:
         remote = self.trainer.default_hdfs_dir and str(folder_of_step(Path(self.trainer.default_hdfs_dir), step))
         with writing(folder):
             if folder.exists():
-                # A crash left the folder unfinished, or the run has resumed from an earlier checkpoint.
+                # The folder was left incomplete by a crash, or the run has resumed from an earlier checkpoint.
                 shutil.rmtree(folder)
             folder.mkdir(parents=True)
         for name, policy in self.policies.items():
@@ -173,7 +173,7 @@ class Checkpoints:
     @property
     def _keep(self) -> int | None:
         """Number of checkpoints to keep, one more than configured; None: all. verl's workers delete the oldest
-        checkpoint before they write a new one. If the run breaks off between the saves of two policies, the extra
+        checkpoint before they write a new one. If the run is killed between the saves of two policies, the extra
         checkpoint is still complete."""
         removes = self.trainer.get("remove_previous_ckpt_in_save")
         keep: int | None = 1 if removes else self.trainer.max_actor_ckpt_to_keep
@@ -204,7 +204,7 @@ class Checkpoints:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn errors of writing a part of a checkpoint, here or in a policy's workers, into DiskError."""
+    """Raise DiskError if a part of a checkpoint cannot be written, here or in the workers of a policy."""
     try:
         yield
     except (OSError, RuntimeError, RayTaskError) as error:  # torch.save raises RuntimeError on a full disk
@@ -217,7 +217,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(folder: Path, part: str) -> Iterator[None]:
-    """Turn errors of loading a part of the checkpoint in `folder`, here or in a policy's workers, into DiskError."""
+    """Raise DiskError if a part of the checkpoint in `folder` cannot be loaded, here or in the workers of a policy."""
     try:
         yield
     except (MasError, RayActorError):
@@ -244,7 +244,7 @@ def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigErro
 
 
 def differences(checkpoint: Checkpoint, run: Mapping[str, object], config: DictConfig) -> Iterator[ConfigError]:
-    """Yield an error for each reason why a run of this identity cannot resume from a checkpoint.
+    """Yield an error for each reason why a run with this identity cannot resume from a checkpoint.
 
     The checkpoint may belong to another run if the configuration names it, or if this run is an evaluation.
     """
@@ -294,7 +294,7 @@ def run_identity(run: Run) -> dict[str, object]:
     """Return the settings that must not change when a run resumes. Lengths, sizes and addresses may change."""
     specs, shared = run.mas.policies, bases(run.mas)
     full = [name for name in run.trained if not specs[name].adapter_of]
-    # Only the folder's name is compared later, because a folder may be moved or be a copy of the hub's model.
+    # Only the name of the folder is compared, because a folder may be moved, or may be a copy of a model on the hub.
     models = {name: Path(str(run.view(name).value("model.path"))) for name in [*full, *shared]}
     return {
         "algorithm.adv_estimator": str(run.config.algorithm.adv_estimator),
@@ -366,7 +366,7 @@ def fingerprint(model: Path) -> str | None:
 def _changed(checkpoint: Checkpoint, run: Mapping[str, object], key: str) -> Iterator[tuple[str, Fields, Fields]]:
     """Yield the policies whose settings differ from those in a checkpoint: name, saved and own settings.
 
-    A run may lack a policy of its checkpoint, unless it is an adapter.
+    A run may lack a policy of its checkpoint, unless the policy is an adapter.
     """
     saved, own = (cast("Mapping[str, Fields]", of.get(key) or {}) for of in (checkpoint.run, run))
     for name, before in saved.items():
@@ -376,8 +376,8 @@ def _changed(checkpoint: Checkpoint, run: Mapping[str, object], key: str) -> Ite
 
 
 def _agree(before: Fields, now: Fields) -> bool:
-    """Whether both have the same values for the keys that both have. They do not agree if only one is an adapter, or if
-    only `now` has a critic, because the checkpoint has no critic to load."""
+    """Whether all keys that both have are equal. If only one of them is an adapter, or if only `now` has a critic, they
+    do not agree, because the checkpoint lacks weights that the run would load."""
     if (ADAPTER_OF in before) != (ADAPTER_OF in now) or (CRITIC in now and CRITIC not in before):
         return False
     return all(before.get(key) in (None, value) for key, value in now.items() if value is not None)

@@ -17,7 +17,7 @@ from verl_mas.verl_.data_plane import Rows
 from verl_mas.verl_.row import RowKey, RowTags
 from verl_mas.verl_.types import Fields
 
-# The run ends after this many consecutive batches whose tasks were all dropped, since no task is informative then.
+# The run ends after this many consecutive batches whose tasks were all dropped, because it would learn nothing.
 EMPTY_BATCHES = 10
 # Tolerance for rounding errors: in floats, 0.1 x 30 is above 3.
 SLACK = 1e-9
@@ -32,7 +32,7 @@ class SampledTask:
     uid: str
     reward: float  # mean of its sessions' team rewards
     spread: float  # standard deviation of its sessions' team rewards; 0 for a single session
-    informative: bool  # whether its sessions differ (it is not uniform); True if the filter keeps uniform tasks
+    informative: bool  # whether its sessions differ; always true if the filter keeps uniform tasks
 
 
 def session_values(rows: Rows, by: str) -> dict[str, list[float]]:

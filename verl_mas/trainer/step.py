@@ -56,7 +56,7 @@ class PolicyRows:
 
     batch: Rows
     data: TensorDict = field(default_factory=TensorDict)  # fields read from `batch`, in its order: masks and scores
-    changed: Mapping[str, Tensor] = field(default_factory=dict)  # changed fields, written together with the advantages
+    changed: Mapping[str, Tensor] = field(default_factory=dict)  # fields to write together with the advantages
     weights: RowWeights = field(default_factory=lambda: RowWeights(0))
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))
     # With a critic: the advantage and return of each token. Otherwise empty, as all tokens have their row's advantage.
@@ -80,7 +80,7 @@ def read_columns(batch: Rows) -> Columns:
 
 
 def step_columns(batch: Rows, parts: Iterable[PolicyRows]) -> Columns:
-    """Return the columns of all rows of the step. Rows of `parts` were read already, so only other rows are read."""
+    """Return the columns of all rows of the step. Rows of `parts` have been read, so only other rows are read."""
     fields_of = {key: row for part in parts for key, row in _scores_and_masks(part.batch.keys, part.data).items()}
     if rest := [i for i, key in enumerate(batch.keys) if key not in fields_of]:
         untrained = data_plane.select(batch, rest)

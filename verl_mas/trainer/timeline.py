@@ -4,8 +4,8 @@
 
 Times are wall-clock times. The format has processes and threads: here a process is a pool, and a thread is an engine or
 a trainer. The timeline begins with the run's command; the parts of the start have the number of the first step. A run
-that resumes appends to the file, and its event `start` has the step at which the run resumes: earlier events of this
-step and of later steps do not count.
+that resumes appends to the file, and its event `start` has the step at which the run resumes. Events of this step and
+of later steps that were written before `start` are ignored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CHECKS, RAY, TASK_RUNNER, DATA, CHECKPOINT = "checks", "ray", "task_runner", "da
 # Parts of a start that belong to a policy: training processes import (PROCESSES) and load the model (LOAD), and engines
 # start (LAUNCH).
 PROCESSES, LOAD, LAUNCH = "processes", "load", "launch"
-# Parts of a start in which the workers of the run start.
+# Parts of a start in which agent-loop workers and reward workers start.
 AGENT_LOOP_WORKERS, REWARD_WORKERS = "agent_loop_workers", "reward_workers"
 WORKERS = (AGENT_LOOP_WORKERS, REWARD_WORKERS)
 STARTING = (CHECKS, RAY, TASK_RUNNER, DATA, CHECKPOINT, PROCESSES, LOAD, LAUNCH, *WORKERS)
@@ -62,7 +62,7 @@ class TimelineEvent:
 
     @property
     def row(self) -> str:
-        """Row of the event in a picture. Each engine and each trainer has its own row."""
+        """Name of the row in which the event is drawn. Each engine and each trainer has its own row."""
         if self.event in WORKERS:
             return self.event.replace("_", " ")
         return f"{'engine' if self.event in (ENGINE, LAUNCH) else 'trainer'} {self.policy}".strip()

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 # A child of verl's logger, which has the handler in the trainer's process.
 logger = logging.getLogger(f"verl.{__name__}")
-# Interval of polling whether the rollout has ended. verl's 2 s were almost half of a step of 4.5 s on a GPU.
+# Interval at which the end of the rollout is polled. verl's 2 s were almost half of a step of 4.5 s on a GPU.
 POLL_SECONDS = 0.25
 
 
@@ -100,7 +100,7 @@ class TeamTrainer(Recorded, SessionValidation):
         with open_dict(config):
             config.trainer.v1.trainer_mode = self.mode.verl
             if self.mas.filter.refill:
-                # In a round of few tasks, all may end without rows. verl then reads further tasks one by one.
+                # All tasks of a small round may end without rows. With this setting, verl then samples further tasks.
                 config.trainer.v1.sampler.sync_refill_failed_groups = True
         if self.lock is not None:
             pools = {name: spec.pool for name, spec in self.mas.policies.items()}
@@ -149,7 +149,7 @@ class TeamTrainer(Recorded, SessionValidation):
         self.on_init_end()
 
     def _start_side_by_side(self) -> None:
-        """Start agent-loop workers, reward workers and policies in parallel. This thread makes all policies first."""
+        """Start agent-loop workers, reward workers and policies in parallel. This thread first creates all policies."""
         # Import this here, because the module imports verl's trainers, which import this module.
         from verl_mas.rollout.manager import early_workers
 

@@ -1,6 +1,6 @@
 """verl's FSDP2 engine with several LoRA adapters on one frozen base.
 
-All adapters are trainable at all times, and the base never is. A flag of each layer selects the adapter that computes.
+All adapters are always trainable, and the base never is. A flag of each layer selects the adapter that computes.
 PEFT's own `set_adapter` and `disable_adapter` are not used, because they also switch `requires_grad`. With them, all
 adapters but one would stay frozen after a pass of the reference model, and their updates would silently have a gradient
 of zero. Besides, if nothing is trainable in the very first forward pass, FSDP2 does not determine the dtype of
@@ -47,7 +47,7 @@ VENDOR = "verl_mas_adapters"
 
 @dataclass
 class AdapterTraining:
-    """Optimiser and schedule of one adapter. They are attributes of the engine while the adapter is in use."""
+    """Optimiser and schedule of one adapter. The engine has them as its own attributes while the adapter is in use."""
 
     optimizer: Optimizer
     lr_scheduler: LambdaLR
@@ -285,7 +285,7 @@ def split_as(like: Tensor, given: Tensor | None) -> Tensor:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> OptimizerState:
-    """Return an optimiser's state of each parameter that it has updated, unsharded and in host memory."""
+    """Return the state of an optimiser for each parameter that it has updated, unsharded and in host memory."""
     return {
         key: {name: _saved(value, f"{name} of {key}") for name, value in optimizer.state[parameter].items()}
         for key, parameter in parameters.items()

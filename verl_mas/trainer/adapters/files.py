@@ -21,7 +21,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 TRAINING = "optimizer.pt"
 
 Tensors: TypeAlias = dict[str, Tensor]
-# Name of a weight -> name of a value that its optimiser keeps -> the value.
+# Name of a weight -> name of a value that the optimiser stores for it -> the value.
 OptimizerState: TypeAlias = dict[str, dict[str, object]]
 
 
@@ -52,14 +52,14 @@ def read_weights(folder: Path, config: Mapping[str, object]) -> Tensors:
     return load_file(folder / WEIGHTS)
 
 
-# _SCALING: fields that decide, besides the weights, which function an adapter computes. _SETTINGS: two of these fields
-# -> the settings of a policy that set them.
+# _SCALING: fields that, besides the weights, determine the function of an adapter. _SETTINGS: two of these fields ->
+# the settings of a policy from which they come.
 _SCALING = ("r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "alora_invocation_tokens")
 _SETTINGS = {"r": "model.lora_rank", "lora_alpha": "model.lora_alpha"}
 
 
 def write_training(folder: Path, optimizer: OptimizerState, schedule: int) -> None:
-    """Write the state of an optimiser, and how many steps its learning rate's schedule has made."""
+    """Write the state of an optimiser, and the number of steps of its learning-rate schedule."""
     torch.save((optimizer, schedule), folder / TRAINING)
 
 

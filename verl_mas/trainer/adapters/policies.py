@@ -22,7 +22,7 @@ from verl_mas.verl_.data_plane import Rows
 
 
 class SharedBase(LocalPolicy):
-    """An untrained policy with adapters. Its own weights serve the requests that name no adapter."""
+    """An untrained policy with adapters. Requests that name no adapter are served with the policy's own weights."""
 
     worker = AdapterWorker
 
@@ -64,7 +64,7 @@ class SharedBase(LocalPolicy):
 
 
 T = TypeVar("T")
-# Key that verl's trainer sets for a pass of the reference model, which is the base without the adapter.
+# Key that verl's trainer sets for a pass of the reference model. Here this is the base without an adapter.
 REFERENCE = "no_lora_adapter"
 
 

@@ -154,7 +154,7 @@ class LocalPolicy(Servers, PPOTrainer):
         self.checkpoint_manager.sleep_replicas()
 
     def move(self, device: str) -> None:
-        """Move the parameters to a device: verl does so for each call, but not before or after several calls."""
+        """Move the parameters to a device if they are offloaded. verl itself moves them only for a single call."""
         if self.offloads:
             self.actor_rollout_wg.to(device, model=True, optimizer=False, grad=False)
 

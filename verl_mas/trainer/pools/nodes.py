@@ -33,7 +33,7 @@ FILES = (
     f"{SECTION}.rollout.multi_turn.tool_config_path",
     f"{SECTION}.rollout.multi_turn.function_tool_path",
 )
-# Time limit of the check, since imports from a cold disk that all nodes share are slow.
+# Time limit of the check. It is long, because imports from a cold shared disk are slow.
 LIMIT_S = 300.0
 PACKAGES = ("verl", "verl-mas")
 logger = logging.getLogger(f"verl.{__name__}")
