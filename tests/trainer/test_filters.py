@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 
-from verl_mas.advantage import AdvantageOptions
-from verl_mas.config.schema import FilterSpec
+from verl_mas.config.run import Run
+from verl_mas.config.schema import FilterSpec, MasConfig
 from verl_mas.errors import DataError
 from verl_mas.results.sessions.reader import read_sessions
 from verl_mas.trainer.filters import EMPTY_BATCHES, TaskFilter
-from verl_mas.trainer.step import Columns, step_advantages, with_advantage
+from verl_mas.trainer.step import Columns, Credit
 from verl_mas.verl_ import data_plane
 from verl_mas.verl_.row import RowKey
 
@@ -94,34 +92,6 @@ def test_a_step_samples_until_its_batch_is_full_and_trains_on_what_is_kept(rollo
     assert metrics == ({f"filter/{name}": value for name, value in expected.items()} if spec else {})
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(
-    tasks=st.lists(st.sampled_from([UNIFORM, MIXED, [0.0, 3.0]]), min_size=4, max_size=12),
-    size=st.integers(1, 8),
-    share=st.sampled_from([None, 0.2, 0.5, 0.9, 1.0]),
-    drop=st.sampled_from([None, "uniform"]),
-    refill=st.booleans(),
-)
-def test_tasks_are_kept_whole_and_never_more_than_a_batch(rollout, tasks, size, share, drop, refill):
-    made = rollout(*tasks * 100)
-    spec = FilterSpec(drop=drop, keep_share=share, refill=refill, max_rounds=6)
-    chosen = TaskFilter(spec, made.teaching)
-    rows, metrics = chosen.sample(size, made.sample, made.refilled.append)
-    of_task = Counter(RowKey.parse(rows.keys[i]).uid for i in chosen.trained_indices(rows))
-    assert set(of_task.values()) <= {4} and len(of_task) <= size
-    assert len(rows) == 4 * sum(made.asked) == 4 * len(made.rewards)
-    assert len(of_task) == metrics.get("filter/kept", size)
-    if drop:
-        assert all(len(set(made.rewards[uid])) > 1 for uid in of_task)
-    if refill and spec.active and metrics["filter/rounds"] < 6:
-        assert len(of_task) == size
-    if share is not None:
-        left_out = [uid for uid in made.rewards if uid not in of_task]
-        least = min((abs(made.rewards[uid][1]) for uid in of_task), default=9)
-        assert len(of_task) <= max(1, share * len(made.rewards) + 1e-6)
-        assert all(made.rewards[uid][1] <= least for uid in left_out)
-
-
 def test_ten_batches_without_a_task_to_train_on_end_the_run(rollout):
     made = rollout(*[UNIFORM] * 19, [1.0, 1.0])
     chosen = TaskFilter(FilterSpec(drop="uniform"), made.teaching)
@@ -185,13 +155,18 @@ def listed(values):
         ("sfsf", [1, 0, 1, 1], set()),
     ],
 )
-def test_a_task_is_uniform_by_the_groups_of_the_estimator(tags, agents, scores, teaches):
+def test_a_task_is_uniform_by_the_groups_of_the_estimator(monkeypatch, tags, agents, scores, teaches):
     names = {"s": "solver", "v": "verifier", "f": "frozen"}
     own = [tags(names[letter], turn=i % 2, trainable=letter != "f") for i, letter in enumerate(agents)]
     columns = columns_of([RowKey("x", i // 2, i % 2) for i in range(4)], own, scores)
-    advantages, _ = step_advantages(columns, "agent_grpo", AdvantageOptions(), list(names.values()))
-    assert with_advantage(columns, advantages, {columns.tags[0].policy}) == teaches
-    assert with_advantage(columns, advantages, {"another policy"}) == set()
+    monkeypatch.setattr("verl_mas.trainer.step.read_columns", lambda rows: columns)
+    found = credit("agent_grpo", list(names.values()))
+    assert found.tasks_with_advantage(columns.keys, {columns.tags[0].policy}) == teaches
+    assert found.tasks_with_advantage(columns.keys, {"another policy"}) == set()
+
+
+def credit(estimator, agents):
+    return Credit(Run(OmegaConf.create({"algorithm": {"adv_estimator": estimator}}), MasConfig()), agents)
 
 
 def columns_of(keys, tags, scores):
@@ -203,8 +178,8 @@ def test_rows_that_are_left_out_change_no_advantage_of_the_others(tags):
     keys = [RowKey(uid, session, 0) for uid in "xy" for session in (0, 1)]
     columns = columns_of(keys, [tags("solver")] * 4, [0, 1, 5, 9])
     found = {}
-    for name, rows in (("all", None), ("some", [0, 1]), ("none", [])):
-        found[name], metrics = step_advantages(columns, "agent_reinforce_pp", AdvantageOptions(), ["solver"], rows)
+    for name, rows in (("all", range(4)), ("some", [0, 1]), ("none", [])):
+        found[name], metrics = credit("agent_reinforce_pp", ["solver"]).of_rows(columns, rows)
         assert bool(metrics) == (name != "none")
     assert found["none"].tolist() == [0.0] * 4 and found["some"][2:].tolist() == [0.0, 0.0]
     assert found["some"][0] == -found["some"][1] < 0 and found["all"][1] < 0

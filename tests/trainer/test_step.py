@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 
-from verl_mas.advantage import AdvantageOptions, RunningScores
 from verl_mas.advantage.record import Moments, Owner
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig, RewardSpec
@@ -20,7 +19,6 @@ from verl_mas.trainer.step import (
     in_order,
     read_columns,
     stack_columns,
-    step_advantages,
     step_columns,
     without_zero_advantage,
     write_advantages,
@@ -85,13 +83,18 @@ def written(tags, masks, scores):
     return rows
 
 
+def credit(estimator, **reward):
+    mas = MasConfig(reward=RewardSpec(**reward))
+    return Credit(Run(OmegaConf.create({"algorithm": {"adv_estimator": estimator}}), mas), ["solver", "verifier"])
+
+
 def test_the_driver_reads_two_fields_and_the_advantages_see_every_rows_place(queue, tags):
     own = [tags("solver", observation=7), tags("verifier", turn=2, branch=1, observation=8), tags("solver")]
     rows = written(own, [[1, 1, 0], [1], [1, 1]], [[0.0, 1.0, 0.0], [1.0], [0.0, 0.0]])
     columns = stack_columns([read_columns(data_plane.select(rows, part)) for part in ([0], [1, 2])])
     assert [str(key) for key in columns.keys] == KEYS and columns.tags == own
     assert columns.scores.tolist() == [1.0, 1.0, 0.0] and columns.tokens.tolist() == [2, 1, 2]
-    advantages, _ = step_advantages(columns, "agent_rloo", AdvantageOptions(), ["solver", "verifier"])
+    advantages, _ = credit("agent_rloo").of_step(columns, [0, 1, 2])
     assert advantages.tolist() == [1.0, 0.0, -1.0], "the solver's two sessions are compared, the verifier's one is not"
     assert as_nested(advantages, columns.masks)["returns"].unbind()[2].tolist() == [-1.0, -1.0]
 
@@ -101,20 +104,18 @@ def test_an_estimator_sees_the_parts_of_a_score_and_their_weights(queue, tags):
     earned = [{"team_reward": 0.3, "local_reward": 9.0, "penalty": 0.0}, {"team_reward": 0.7, "local_reward": 0.0}]
     own = [tags("solver", **earned[0]), tags("verifier"), tags("solver", **earned[1])]
     rows = written(own, [[1]] * 3, [[2 * 0.3 + 4.5], [0.0], [2 * 0.7]])
-    mas = MasConfig(reward=RewardSpec(team=2.0, local=0.5))
-    config = OmegaConf.create({"algorithm": {"adv_estimator": "agent_gdpo"}})
-    advantages, _ = Credit(Run(config, mas), ["solver", "verifier"]).of_step(read_columns(rows), [0, 1, 2])
+    advantages, _ = credit("agent_gdpo", team=2.0, local=0.5).of_step(read_columns(rows), [0, 1, 2])
     assert advantages.tolist() == pytest.approx([-(0.5**0.5), 0.0, 0.5**0.5], abs=1e-5)
 
 
-def test_a_step_adds_its_scores_by_role_and_source_and_logs_them_per_role(tags):
+def test_a_step_adds_its_scores_by_role_and_source_and_logs_them_per_role(tags, make):
     keys = [RowKey("1-0", session, 0) for session in (0, 1)]
     own = [tags("debater_0", role="debater", source="math"), tags("debater_1", role="debater", source="math")]
     columns = Columns(keys, own, torch.tensor([1.0, 0.0]), [torch.ones(1, dtype=torch.int64)] * 2)
-    running, team = RunningScores(), ["debater_0", "debater_1"]
-    per_row, found = step_advantages(columns, "agent_rae", AdvantageOptions(), team, running=running)
+    credit = Credit(Run.of(make(algorithm__adv_estimator="agent_rae")), ["debater_0", "debater_1"])
+    per_row, found = credit.of_step(columns, [0, 1])
     assert per_row.tolist() == [1.0, -1.0], "equal debaters have one baseline"
-    assert running.scores == {Owner("math", "debater"): Moments(2.0, 0.5, 0.25)}
+    assert credit.running.scores.scores == {Owner("math", "debater"): Moments(2.0, 0.5, 0.25)}
     assert agent_metrics(columns, per_row, found)["agent/debater/group/running_mean"] == 0.5
 
 

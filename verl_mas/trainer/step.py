@@ -14,7 +14,6 @@ from verl.workers.utils.padding import response_to_nested
 
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, RunningScores, compute_advantages, to_tokens
 from verl_mas.config.run import Run
-from verl_mas.config.schema import RewardSpec
 from verl_mas.trainer.checkpoint import running_state
 from verl_mas.trainer.loss_weights import RowWeights
 from verl_mas.verl_ import data_plane
@@ -111,38 +110,6 @@ def stack_columns(columns: Sequence[Columns]) -> Columns:
     )
 
 
-def step_advantages(
-    columns: Columns,
-    estimator: str,
-    options: AdvantageOptions,
-    team: Sequence[str],
-    chosen: Sequence[int] | None = None,
-    running: RunningScores | None = None,
-    reward: RewardSpec | None = None,
-) -> tuple[Tensor, dict[str, float]]:
-    """Compute advantages and diagnostics over all rows of the step, so that groups may span policies.
-
-    `chosen`: indices of the rows that take part; None: all rows. Their scores are added to `running`; all other rows
-    get an advantage of 0. `reward`: the weights of the team reward and the local reward in a score.
-    """
-    excluded = torch.ones(len(columns.keys), dtype=torch.bool)
-    excluded[slice(None) if chosen is None else list(chosen)] = False
-    if bool(excluded.all()):
-        return torch.zeros(len(columns.keys)), {}
-    rows = AdvantageInput.of(columns.keys, columns.tags, columns.scores)
-    rows = replace(rows, tokens=columns.tokens, padding=excluded, agents=team)
-    weights = reward or RewardSpec()
-    rows = replace(rows, team_weight=weights.team or 0.0, local_weight=weights.local or 0.0)
-    output = compute_advantages(estimator, rows, options, running)
-    return output.advantages, output.metrics
-
-
-def with_advantage(columns: Columns, advantages: Tensor, trained: Collection[str]) -> set[str]:
-    """Return the uids of the tasks in which a row of a trained policy has an advantage. `trained`: these policies."""
-    rows = zip(columns.keys, columns.tags, advantages.tolist(), strict=True)
-    return {key.uid for key, tag, value in rows if value != 0 and tag.trainable and tag.policy in trained}
-
-
 class Credit:
     """Computes the advantages of a run, with an estimator that may remember scores from step to step."""
 
@@ -163,17 +130,35 @@ class Credit:
             each = (zip(part.batch.keys, part.advantages, strict=True) for part in parts)
             of_row = {key: advantage for rows in each for key, advantage in rows}
             return torch.stack([of_row.get(str(key), torch.tensor(0.0)) for key in columns.keys]), {}
-        scores = self.running.scores if self.running else None
-        return step_advantages(columns, self._estimator, self._options, self._agents, trained_on, scores, self._reward)
+        return self.of_rows(columns, trained_on, self.running.scores if self.running else None)
+
+    def of_rows(
+        self, columns: Columns, chosen: Sequence[int], running: RunningScores | None = None
+    ) -> tuple[Tensor, dict[str, float]]:
+        """Compute advantages and diagnostics over the rows of all policies together, so that groups may span policies.
+
+        `chosen`: indices of the rows that take part. Their scores are added to `running`; all other rows get an
+        advantage of 0.
+        """
+        excluded = torch.ones(len(columns.keys), dtype=torch.bool)
+        excluded[list(chosen)] = False
+        if bool(excluded.all()):
+            return torch.zeros(len(columns.keys)), {}
+        rows = AdvantageInput.of(columns.keys, columns.tags, columns.scores)
+        weights = {"team_weight": self._reward.team or 0.0, "local_weight": self._reward.local or 0.0}
+        rows = replace(rows, tokens=columns.tokens, padding=excluded, agents=self._agents, **weights)
+        output = compute_advantages(self._estimator, rows, self._options, running)
+        return output.advantages, output.metrics
 
     def tasks_with_advantage(self, rows: Rows, trained: Collection[str]) -> set[str]:
-        """Return the uids of the tasks in which a trained row has an advantage.
+        """Return the uids of the tasks in which a row of a policy in `trained` has an advantage.
 
         Scores of earlier steps do not matter: a filter cannot be combined with an estimator that remembers scores.
         """
         columns = read_columns(rows)
-        advantages, _ = step_advantages(columns, self._estimator, self._options, self._agents, reward=self._reward)
-        return with_advantage(columns, advantages, trained)
+        advantages, _ = self.of_rows(columns, range(len(rows)))
+        each = zip(columns.keys, columns.tags, advantages.tolist(), strict=True)
+        return {key.uid for key, tag, value in each if value != 0 and tag.trainable and tag.policy in trained}
 
 
 def write_advantages(batch: Rows, columns: Columns, per_row: Tensor, parts: Mapping[str, PolicyRows]) -> None:
