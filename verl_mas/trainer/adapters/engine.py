@@ -325,8 +325,10 @@ def _known_to_all(given: OptimizerState | None) -> OptimizerState:
         key: {name: value.to("meta") if _is_split(value) else value for name, value in own.items()}
         for key, own in given.items()
     }
-    known = _of_first(outline)
-    return known if given is None else given
+    of_first = _of_first(outline)
+    known = of_first if given is None else given
+    assert known is not None
+    return known
 
 
 def _of_first(value: T) -> T:
