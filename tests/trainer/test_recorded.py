@@ -20,14 +20,14 @@ from verl_mas.config.run import Run
 from verl_mas.run_folder.about import attempts, read_about
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.run_folder.metrics.file import MetricsFile, file_of_verl, read_steps
-from verl_mas.trainer.recorded import attempt, git_state, logging_to
+from verl_mas.trainer.recorded import attempt, git_state, logging_to, places, seeds
 from verl_mas.trainer.trainer import TeamTrainer
 from verl_mas.util import cores
 
 
 @pytest.fixture(scope="module")
 def config():
-    return compose(["+mas=team", "+platform=cpu"])
+    return compose(["+mas=team", "+platform=cpu", "trainer.save_freq=5", "data.seed=3"])
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def send(config, monkeypatch):
 def test_a_start_has_its_command_without_secrets_its_versions_and_seeds(send):
     start = attempt(Run.of(send("-m", "verl.trainer.main_ppo", "x=${y}", "api_key=abc")), resumed=4)
     assert start["command"] == "python -m verl.trainer.main_ppo 'x=${y}' 'api_key=(not written)'"
-    assert (start["resumed_from"], start["versions"]["verl"]) == (4, "0.9.1")
+    assert (start["resumed_from"], start["versions"]["verl"], start["seeds"]["data.seed"]) == (4, "0.9.1", 3)
     assert start["cluster"] is None, "Ray does not run"
 
 
@@ -82,6 +82,19 @@ def test_git_is_read_where_it_is(tmp_path, monkeypatch):
     assert git_state(tmp_path)["changed_files"] == ["a file"]
     monkeypatch.setenv("PATH", "")
     assert git_state(tmp_path) is None
+
+
+def test_every_seed_of_a_configuration_is_found():
+    config = {"a": {"seed": 1, "b": [2]}, "seed": None, "p": {"overrides": {"x.seed": 5}}}
+    assert dict(seeds(config)) == {"a.seed": 1, "p.overrides.x.seed": 5}
+
+
+def test_where_everything_is_written_is_one_block(config, tmp_path):
+    lines = places(Run.of(config), tmp_path).splitlines()
+    assert lines[0] == f"folder of this run: {tmp_path}"
+    named = dict(line.split(maxsplit=1) for line in lines[1:])
+    assert named["sessions"] == f"{tmp_path}/trajectories"
+    assert named["checkpoints"] == f"{tmp_path}/global_step_N, every 5 steps"
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ attempts:               every start in this folder, the last one at the end
 - started: 2026-01-31T12:00:00+00:00
   resumed_from: 20      the step of the checkpoint; null for a start at the beginning
   command, folder       the command line, and the working directory
-  versions, git, host, cluster
+  versions, git, seeds, host, cluster
   changed:              settings that differ from the previous start: name -> [before, now]
   ended: {at, step, by} by: finished, or the error; missing while the run trains, and after a kill
 config: ...             the resolved configuration of the last start

@@ -27,13 +27,15 @@ from verl_mas.config.cluster import sent_command
 from verl_mas.config.run import Run
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import DiskError
+from verl_mas.rollout.trajectories import folder_of
 from verl_mas.rollout.worker import ATTEMPT
-from verl_mas.run_folder import worker_log
+from verl_mas.run_folder import about, worker_log
 from verl_mas.run_folder.about import AboutFile
 from verl_mas.run_folder.checkpoints import Checkpoint
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.run_folder.metrics import file as metrics
 from verl_mas.run_folder.metrics.file import MetricsFile
+from verl_mas.trainer import timeline
 from verl_mas.trainer.metrics import result_of
 from verl_mas.util import cores, installed_version
 
@@ -126,6 +128,7 @@ def attempt(run: Run, resumed: int | None) -> dict[str, object]:
         "folder": os.getcwd(),
         "versions": versions(run),
         "git": git_state(Path.cwd()),
+        "seeds": dict(seeds(OmegaConf.to_container(run.config, resolve=True))),
         "host": {"name": socket.gethostname(), "cpus": cores(), "python": sys.executable},
         # On the CPU, Ray's counts serve only for scheduling.
         "cluster": cluster() if ray.is_initialized() and run.config.trainer.device != "cpu" else None,
@@ -157,12 +160,37 @@ def git_state(folder: Path) -> dict[str, object] | None:
     return {"commit": facts["branch.oid"], "branch": facts["branch.head"], "changed_files": changed}
 
 
+def seeds(config: object, name: str = "") -> Iterator[tuple[str, object]]:
+    """Find every setting that is named `seed`."""
+    for key, value in config.items() if isinstance(config, dict) else ():
+        path = f"{name}.{key}" if name else str(key)
+        if str(key).split(".")[-1] == "seed" and value is not None:
+            yield path, value
+        else:
+            yield from seeds(value, path)
+
+
 def cluster() -> dict[str, object]:
     """Sum up the resources of Ray's nodes."""
     total = ray.cluster_resources()
     kinds = sorted(name.partition(":")[2] for name in total if name.startswith("accelerator_type:"))
     nodes = sum(node["Alive"] for node in ray.nodes())
     return {"nodes": nodes, "gpus": total.get("GPU", 0), "gpu": kinds, "cpus": total.get("CPU", 0)}
+
+
+def places(run: Run, folder: Path) -> str:
+    """Format the paths of everything that a run writes as a block of lines for the log."""
+    records, every = folder_of(run.mas.trajectories, str(folder)), run.config.trainer.save_freq
+    rows = {
+        "settings": str(folder / about.FILE),
+        "metrics": str(folder / metrics.FILE),
+        "timeline": str(folder / timeline.FILE),
+        "sessions": str(records) if run.mas.trajectories.enabled else "none (mas.trajectories.enabled=false)",
+        "checkpoints": f"{folder}/global_step_N, every {every} steps" if every > 0 else "none (trainer.save_freq=-1)",
+    }
+    if (folder / worker_log.FILE).exists():
+        rows["all output"] = str(folder / worker_log.FILE)
+    return "\n".join([f"{worker_log.BEGINS}: {folder}", *(f"  {name:11} {where}" for name, where in rows.items())])
 
 
 def ending(folder: Path, result: str) -> str:
@@ -190,7 +218,7 @@ class Recorded(PPOTrainer):
             return
         start = attempt(self.run, self.resumed.step if self.resumed else None)
         self._about = AboutFile(self.lock.folder, start, OmegaConf.to_container(self.config, resolve=True))
-        logger.info("%s: %s", worker_log.BEGINS, self.lock.folder)
+        logger.info("%s", places(self.run, self.lock.folder))
 
     def fit(self, agent_loop_manager: AgentLoopManager) -> None:
         step = self.resumed.step if self.resumed else None

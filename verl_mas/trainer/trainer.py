@@ -63,6 +63,7 @@ from verl_mas.trainer.watcher import name_actors
 from verl_mas.verl_ import data_plane, row
 from verl_mas.verl_.data_plane import Rows
 from verl_mas.verl_.types import Actor, Fields
+from verl_mas.workflow import clock
 from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.team_file import describe
 
@@ -81,6 +82,7 @@ class TeamTrainer(Recorded, SessionValidation):
 
     mode: ClassVar[Mode]
     timeline = Timeline()  # without a file, for an evaluation
+    _initialized = 0.0  # when `init` ended, by `clock.now`
     agent_loop_manager: MasAgentLoopManager
 
     def __init__(self, config: DictConfig):
@@ -147,6 +149,12 @@ class TeamTrainer(Recorded, SessionValidation):
         if self.global_steps >= self.total_training_steps and not self.config.trainer.val_only:
             logger.warning("nothing is left to train: the checkpoint is of step %s, the last", self.global_steps)
         self.on_init_end()
+        self._initialized = clock.now()
+
+    def fit(self, agent_loop_manager: MasAgentLoopManager) -> None:  # type: ignore[override]
+        """Train. The time since `init`, in which the agent-loop workers got their clients, is added to the timeline."""
+        self.timeline.add(timeline.AGENT_LOOP_WORKERS, self._initialized, clock.now())
+        super().fit(agent_loop_manager)
 
     def _start_side_by_side(self) -> None:
         """Start agent-loop workers, reward workers and policies in parallel. This thread first creates all policies."""

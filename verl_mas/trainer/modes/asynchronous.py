@@ -274,5 +274,11 @@ class TeamBuffer(ReplayBufferAsync):
         if time.monotonic() - self._looked >= SECONDS_BETWEEN_LOOKS:
             self._look()
             self._looked = time.monotonic()
-        waited: float = super()._wait_for_next_poll(partition_id, last_debug_time)
-        return waited
+        last: float = super()._wait_for_next_poll(partition_id, last_debug_time)
+        if last != last_debug_time:
+            steps = self.prompt_global_steps[partition_id]
+            out = self.pending_keys[partition_id] | self.running_keys[partition_id]
+            oldest = min(out, key=lambda uid: (steps[uid], len(uid), uid), default=None)
+            text = "none" if oldest is None else f"{oldest}, dispatched at step {steps[oldest]}"
+            logger.info("the oldest task that has not ended: %s", text)
+        return last
