@@ -22,7 +22,6 @@ from verl_mas.run_folder.lock import RunLock
 from verl_mas.run_folder.metrics.file import MetricsFile, file_of_verl, read_steps
 from verl_mas.trainer.recorded import attempt, git_state, logging_to, places, seeds
 from verl_mas.trainer.trainer import TeamTrainer
-from verl_mas.util import cores
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +58,7 @@ def test_a_start_on_gpus_has_the_resources_of_the_nodes_that_live(make, monkeypa
     monkeypatch.setattr(ray, "cluster_resources", lambda: resources)
     config = make(trainer__device="cuda")
     start = attempt(Run.of(config), None)
-    assert start["cluster"] == {"nodes": 2, "gpus": 4, "gpu": ["H200"], "cpus": 16} and start["host"]["cpus"] == cores()
+    assert start["cluster"] == {"nodes": 2, "gpus": 4, "gpu": ["H200"], "cpus": 16, "memory_gib": 32}
     config.trainer.device = "cpu"
     assert attempt(Run.of(config), None)["cluster"] is None, "counters for scheduling"
 

@@ -174,8 +174,9 @@ def cluster() -> dict[str, object]:
     """Sum up the resources of Ray's nodes."""
     total = ray.cluster_resources()
     kinds = sorted(name.partition(":")[2] for name in total if name.startswith("accelerator_type:"))
-    nodes = sum(node["Alive"] for node in ray.nodes())
-    return {"nodes": nodes, "gpus": total.get("GPU", 0), "gpu": kinds, "cpus": total.get("CPU", 0)}
+    nodes, memory = sum(node["Alive"] for node in ray.nodes()), round(total.get("memory", 0) / 2**30, 1)
+    counts = {"nodes": nodes, "gpus": total.get("GPU", 0), "gpu": kinds, "cpus": total.get("CPU", 0)}
+    return counts | {"memory_gib": memory}
 
 
 def places(run: Run, folder: Path) -> str:
