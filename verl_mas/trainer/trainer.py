@@ -158,8 +158,7 @@ class TeamTrainer(Recorded, SessionValidation):
 
     def _start_side_by_side(self) -> None:
         """Start agent-loop workers, reward workers and policies in parallel. This thread first creates all policies."""
-        # Import this here, because the module imports verl's trainers, which import this module.
-        from verl_mas.rollout.manager import early_workers
+        from verl_mas.rollout.manager import early_workers  # circular at the top of this module
 
         self._workers = early_workers(self.config)
         note_when_ready(self._workers, timeline.AGENT_LOOP_WORKERS, self.timeline)
@@ -428,7 +427,6 @@ class TeamTrainer(Recorded, SessionValidation):
             logger.warning("step %d | %s", global_steps, finding.text)
 
     def read_text(self, policy: str, ids: Tensor) -> str:
-        """Decode a policy's tokens."""
         return str(self.members[resident(self.mas, policy)].tokenizer.decode(ids, skip_special_tokens=True))
 
     def _log_rollout_data(self, batch: Rows, timing_raw: dict[str, float], rollout_data_dir: str) -> None:
