@@ -7,13 +7,13 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import AsyncMock
 
 import pytest
 from ray import JobID
 
 from verl_mas.trainer import watcher
-from verl_mas.trainer.watcher import Lost, Watcher, find_lost, message, name_actors
+from verl_mas.trainer.watcher import Lost, find_lost, message, name_actors
 
 
 @pytest.fixture
@@ -118,39 +118,6 @@ def said(two, tmp_path, monkeypatch):
         return message(Lost(lost, "its node is gone"), config).splitlines()
 
     return said
-
-
-@pytest.fixture
-def interrupted(two, tmp_path, monkeypatch, capsys):
-    """Return the output after an error has reached the driver's exception hook, and the calls that end the process."""
-
-    def interrupted(error):
-        ends = Mock()
-        monkeypatch.setattr(watcher.os, "kill", ends.kill)
-        monkeypatch.setattr(watcher.os, "_exit", ends.exit)
-        monkeypatch.setattr(watcher.signal, "signal", Mock())
-        monkeypatch.setattr(watcher.ray, "shutdown", ends.shutdown)
-        monkeypatch.setattr(watcher.sys, "excepthook", ends.otherwise)
-        monkeypatch.setattr(watcher.sys, "orig_argv", ["python", "-m", "verl.trainer.main_ppo"])
-        watching = Watcher()
-        watching.on_run_start(two(trainer__default_local_dir=str(tmp_path)))
-        if isinstance(error, SystemExit):
-            with pytest.raises(KeyboardInterrupt) as stopped:
-                watching.stop()
-            error = stopped.value
-        watcher.sys.excepthook(type(error), error, None)
-        return capsys.readouterr().err, [name for name, _, _ in ends.mock_calls]
-
-    return interrupted
-
-
-def test_ctrl_c_is_one_line_after_the_end_of_ray_and_another_error_is_pythons(interrupted, tmp_path):
-    printed, ends = interrupted(KeyboardInterrupt())
-    resume = "run the same command again: python -m verl.trainer.main_ppo"
-    assert printed == f"\nverl-mas: interrupted; saved: nothing yet, in {tmp_path}; to resume: {resume}\n"
-    assert ends == ["shutdown", "kill", "exit"]
-    assert interrupted(SystemExit()) == (printed.replace("interrupted", "stopped"), ends)
-    assert interrupted(ValueError()) == ("", ["otherwise"])
 
 
 PROGRAM = """
