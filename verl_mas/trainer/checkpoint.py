@@ -355,7 +355,7 @@ def fingerprint(model: Path) -> str | None:
     if not files:
         return None
     # These fields change when the same model is saved again.
-    config = readable_json(model / CONFIG)
+    config = json.loads((model / CONFIG).read_bytes()) if (model / CONFIG).is_file() else {}
     kept = {key: value for key, value in config.items() if key not in ("_name_or_path", "transformers_version")}
     digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode())
     for file in files:
