@@ -23,7 +23,7 @@ SMALL = (
 
 @pytest.fixture(scope="session")
 def train_team(main_ppo: Callable[..., Trained]) -> Callable[..., Trained]:
-    """Run a team of tests/trainer/teams.py, with overrides between blanks; asserts that the run ends as it should."""
+    """Run a team of tests/trainer/teams.py with overrides, separated by spaces; asserts the exit code."""
 
     def train(folder: Path, team: str, *overrides: str, exit_code: int = 0) -> Trained:
         chosen = f"+mas=team mas.workflow.name={team} mas.workflow.path={HERE}/teams.py"
@@ -36,9 +36,9 @@ def train_team(main_ppo: Callable[..., Trained]) -> Callable[..., Trained]:
 
 @pytest.fixture
 def adapters_on(train_team: Callable[..., Trained], tmp_path: Path) -> Callable[..., None]:
-    """Train two adapters beside their bare base, all on one engine; asserts that it has the trainer's weights of each.
+    """Train two adapters and serve their bare base on the same engine; asserts that it has the trainer's weights.
 
-    If an adapter were stale or exchanged, its log-probs would differ from the trainer's.
+    If an adapter were stale or swapped, its log-probs would differ from the trainer's.
     """
 
     def train(engine: str, *overrides: str) -> None:

@@ -1,4 +1,4 @@
-"""Ends the trainer's process after the first policy of a step was saved. Loaded by verl in every process."""
+"""Kills the trainer's process after the first policy of a step is saved. Loaded by verl in every process."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Makes two runs sample the same tokens and see the same rows in the same order. Loaded by verl in every process.
 
-verl names a task by a random uid, seeds no request and orders rows as they end. Here a task is named by step and
-number, each request is seeded by task and session, and rows are sorted. verl compares scores in float32 and we in
-float64; here it does in float64, because Adam's first steps make 1e-6 of the weights of one rounding of an advantage.
+verl names tasks by random uids, does not seed requests, and orders rows by the time at which they end. Here tasks are
+named by step and number, requests are seeded by task and session, and rows are sorted. verl compares scores in float32
+and verl-mas in float64. Here verl uses float64, too, because Adam's first steps turn the rounding of an advantage into
+differences of 1e-6 in the weights.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def _sorted(sample: Callable[..., Any]) -> Callable[..., Any]:
     def sorted_sample(self: Any, global_steps: int, partition_id: str, batch_size: int) -> Any:
         import transfer_queue as tq
 
-        # verl's two seconds would be most of a step.
+        # verl's interval of two seconds would be most of a step.
         self.poll_interval = float(os.environ.get("ROWS_POLL", "0.1"))
         batch, metrics = sample(self, global_steps, partition_id, batch_size)
         # Sort by task, session and act like a team, because sums of floats depend on the order.

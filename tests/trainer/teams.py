@@ -1,4 +1,4 @@
-"""Teams for tests: they only pass letters on. Loaded by path, in the agent-loop workers too."""
+"""Teams for tests, which only pass letters on. Agent-loop workers load this file by its path, too."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Trio(Workflow):
 
 
 class Hasty(Workflow):
-    """Each agent acts once, and begins acts that it cancels: one while it is served, others before the engine has them.
+    """Each agent acts once, and starts acts that are cancelled before or after they reach the engine.
 
-    The session ends with cancelled acts, so that the engines soon go to sleep.
+    The session ends after the cancelled acts, so the engines go to sleep soon afterwards.
     """
 
     agents = ("writer", "copier")
@@ -66,9 +66,9 @@ class Hasty(Workflow):
 
 
 class Late(Workflow):
-    """Writes drafts of random lengths, waits for a random time like for a tool, reads, and writes several copies.
+    """Writes drafts of random lengths, waits for a random time as for a tool, reads, and writes several copies.
 
-    Tasks of odd steps take longer, so that they still act when the tasks of the step before have ended.
+    Tasks of odd steps take longer, so they still act when the tasks of the previous step have ended.
     """
 
     agents = ("writer", "reader", "copier")

@@ -32,7 +32,7 @@ def ended(
     corrected: bool = False,
     tokens: int = 64,
 ) -> int:
-    """The step in which a run with these mean distances ends; 0: it does not."""
+    """Return the step in which a run with these mean distances ends; 0 if it does not end."""
     agreement = Agreement(after(first) if first else None, corrected=corrected)
     for step, mean in enumerate(means, start=1):
         try:
@@ -49,7 +49,8 @@ def test_an_engine_that_keeps_the_first_weights_ends_the_run_at_step_2():
 
 
 def test_small_updates_are_found_when_they_have_added_up():
-    """Rounding hides one step of a small learning rate; an engine that keeps the first weights falls behind."""
+    """Rounding hides one update with a small learning rate. An engine with the first weights falls behind with each
+    update."""
     assert ended([0.02 + 0.01 * step for step in range(20)], BFLOAT16) == 12
 
 
@@ -78,7 +79,7 @@ def test_what_sampling_parameters_change_in_every_step_never_ends_a_run(distance
 
 def test_the_error_names_step_agent_and_distances():
     agreement = Agreement(after({"solver": 0.02}))
-    with pytest.raises(UpdateFailed, match=r"in step 8 .* 0\.3 apart .* agent solver, after 0\.02 at first"):
+    with pytest.raises(UpdateFailed, match=r"in step 8 .* differ by 0\.3 .* agent solver, and by 0\.02 at first"):
         agreement.add(distances("solver", 0.3, BFLOAT16), step=8)
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from dataclasses import replace
@@ -15,23 +14,25 @@ from broken import full_disk
 from omegaconf import OmegaConf
 from ray.exceptions import RayActorError, RayTaskError
 
+from verl_mas.advantage import RunningScores
+from verl_mas.advantage.record import Moments, Owner
 from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
-from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import ConfigError, DiskError
 from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, latest, whole_checkpoints
 from verl_mas.trainer.checkpoint import (
+    BASES,
     RNG_FILE,
+    RUNNING_FILE,
     STORED,
     Checkpoints,
+    RunningState,
     differences,
     in_flight_warnings,
-    other_run,
     run_identity,
 )
 from verl_mas.trainer.trainer import TeamTrainer
 from verl_mas.workflow.members import QUEUE
-from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy, TeamWorkflow, read_team
 
 
 class Policy:
@@ -87,18 +88,13 @@ def test_every_policy_is_saved_under_its_name_and_one_old_checkpoint_more_is_kep
     assert {path.name for path in folder.iterdir()} == {"a", "b", "data.pt", "driver_rng.pt", "run.json"}
     assert (tmp_path / POINTER).read_text() == "3" and latest(tmp_path).run["models"] == {"a": "m"}
     checkpoints.trainer = OmegaConf.merge(checkpoints.trainer, {"remove_previous_ckpt_in_save": True})
-    checkpoints.team = TeamFile(
-        format=1, workflow=TeamWorkflow("W"), agents={"a": AgentSpec(policy="a")}, policies={"a": TeamPolicy("m")}
-    )
-    folder = checkpoints.save(4, {})
+    checkpoints.save(4, {})
     assert log[-1] == ("save", "b", 4, 2)
-    assert read_team(folder) == replace(checkpoints.team, step=4), "the team is a part of it"
-    assert TEAM_FILE in json.loads((folder / "run.json").read_text())["files"]
 
 
 class Queue:
-    def __init__(self):
-        self.tasks = 5
+    def __init__(self, tasks=5):
+        self.tasks = tasks
 
     def save(self, folder):
         folder.mkdir()
@@ -136,13 +132,6 @@ def test_a_run_that_resumes_counts_the_checkpoints_of_its_earlier_starts(checkpo
     assert steps(tmp_path) == [3, 4, 5, 9], "one of a later step is not of this run"
     again.save(6, {})
     assert steps(tmp_path) == [4, 5, 6, 9]
-    elsewhere = replace(
-        checkpoints, trainer=OmegaConf.merge(checkpoints.trainer, {"default_local_dir": f"{tmp_path}/b"})
-    )
-    load_from(elsewhere, tmp_path / "global_step_6")
-    for step in (7, 8, 9):
-        elsewhere.save(step, {})
-    assert steps(tmp_path) == [4, 5, 6, 9]
 
 
 def test_a_kill_while_the_oldest_is_removed_leaves_nothing_that_looks_like_a_checkpoint(
@@ -159,18 +148,14 @@ def test_a_kill_while_the_oldest_is_removed_leaves_nothing_that_looks_like_a_che
     assert not list(tmp_path.glob("removed_*"))
 
 
-def test_a_synchronous_run_says_how_many_tasks_in_flight_it_does_not_take(checkpoints, tmp_path):
-    def warnings(asynchronous=False):
-        return [warning.value for warning in in_flight_warnings(latest(tmp_path), asynchronous)]
-
+@pytest.mark.parametrize("tasks", [None, 0, 5])
+def test_a_synchronous_run_says_how_many_tasks_in_flight_it_does_not_take(checkpoints, tmp_path, tasks):
+    checkpoints.queue = None if tasks is None else Queue(tasks)
     checkpoints.save(1, {})
-    assert warnings() == []
-    checkpoints.queue = Queue()
-    checkpoints.save(2, {})
-    assert "has 5 tasks in flight" in warnings()[0] and warnings(asynchronous=True) == []
-    checkpoints.queue.tasks = 0
-    checkpoints.save(3, {})
-    assert warnings() == [], "with W=0 nothing is in flight"
+    warnings = [warning.value for warning in in_flight_warnings(latest(tmp_path), asynchronous=False)]
+    said = f"{tmp_path}/global_step_1 has 5 tasks in flight, and this run is synchronous"
+    assert warnings == ([said] if tasks else [])
+    assert list(in_flight_warnings(latest(tmp_path), asynchronous=True)) == []
 
 
 def test_loading_restores_every_policy_and_the_drivers_random_numbers(saved):
@@ -180,7 +165,7 @@ def test_loading_restores_every_policy_and_the_drivers_random_numbers(saved):
     assert log[2:] == [("load", "a", False), ("load", "b", False)]
     assert [random.random(), float(np.random.rand()), float(torch.rand(()))] == expected
     checkpoints.policies["a"].load = Mock(side_effect=RayActorError)
-    with pytest.raises(RayActorError):  # A process that is lost is not called a damaged file.
+    with pytest.raises(RayActorError):  # A lost process is not reported as a damaged file.
         load_from(checkpoints, folder)
 
 
@@ -240,8 +225,9 @@ def test_a_checkpoint_of_another_team_or_another_run_is_refused(saved, tmp_path)
     checkpoints.policies = {"a": Policy("a", log), "c": Policy("c", log)}
     with pytest.raises(ConfigError, match="has no policy c; it has a, b"):
         load_from(checkpoints, folder)
-    assert list(other_run(latest(tmp_path), RUN | {"of a later version": 1})) == []
-    (error,) = other_run(latest(tmp_path), RUN | {"models": {"a": "n"}})
+    auto = OmegaConf.create({"trainer": {"resume_mode": "auto", "val_only": False}})
+    assert list(differences(latest(tmp_path), RUN | {"of a later version": 1}, auto)) == []
+    (error,) = differences(latest(tmp_path), RUN | {"models": {"a": "n"}}, auto)
     assert "was trained with models={'a': 'm'}, and this run has {'a': 'n'}" in error.value
     assert f"trainer.resume_from_path={folder}" in error.fix
 
@@ -252,7 +238,46 @@ def test_the_identity_of_a_run_names_its_estimator_workflow_policies_and_models(
     agents = {"policy of agents": {"solver": "main", "verifier": "main"}, "mas.swap.agents": [], "snapshots": {}}
     loaders = {"data.dataloader_num_workers": 8}
     stored = {"processes": 8, "strategy": "fsdp", "lora_rank": 0, "optimizer": "AdamW"}
-    assert run_identity(Run.of(config)) == {**names, **agents, **loaders, STORED: {"main": stored}}
+    assert run_identity(Run.of(config)) == {**names, **agents, **loaders, STORED: {"main": stored}, BASES: {}}
+
+
+OF = {"algorithm.adv_estimator": "agent_rae", "mas.advantage.weighting": "per_session", "roles": ["solver", "verifier"]}
+SCORES = {
+    Owner("math", "solver"): Moments(12.345678901234567, 1 / 3, 2e-17),
+    Owner("", "verifier"): Moments(1.0, -1e300, 5e-324),
+}
+
+
+def test_running_scores_are_restored_to_the_bit_and_a_run_that_remembers_nothing_resumes_from_them(checkpoints):
+    checkpoints.running = RunningState(OF, RunningScores(SCORES))
+    folder = checkpoints.save(3, {})
+    resumed = replace(checkpoints, running=RunningState(OF))
+    load_from(resumed, folder)
+    assert resumed.running.scores.scores == SCORES
+    load_from(replace(checkpoints, running=None), folder)
+    (folder / RUNNING_FILE).write_text("{")
+    with pytest.raises(DiskError, match=f"{RUNNING_FILE} cannot be read"):
+        load_from(resumed, folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "other"),
+    [("roles", ["solver"]), ("algorithm.adv_estimator", "agent_grpo"), ("mas.advantage.weighting", "per_act")],
+)
+def test_scores_of_another_team_estimator_or_weighting_are_refused(key, other, checkpoints):
+    checkpoints.running = RunningState({**OF, key: other}, RunningScores(SCORES))
+    folder = checkpoints.save(3, {})
+    with pytest.raises(ConfigError) as refused:
+        load_from(replace(checkpoints, running=RunningState(OF)), folder)
+    assert refused.value.value == f"{folder / RUNNING_FILE} is of {key}={other}, and this run has {OF[key]}"
+
+
+def test_a_checkpoint_without_scores_restarts_them_with_a_warning(saved):
+    checkpoints, folder, _ = saved
+    checkpoints.running = RunningState(OF)
+    load_from(checkpoints, folder)
+    (warning,) = checkpoints.running.problems(folder)
+    assert warning.value == f"{folder} has no {RUNNING_FILE}" and not checkpoints.running.scores.scores
 
 
 GAE = "algorithm.adv_estimator=gae"

@@ -56,7 +56,7 @@ def test_a_step_without_rows_says_why_its_sessions_failed_instead_of_how_to_repl
     with pytest.raises(SessionsFailed, match="all 4 sessions of step 1 failed: 4 refused") as raised:
         step(trainer(sum([REFUSED] * 4, SessionCounts()), limit=limit))
     assert "no such setting" in str(raised.value)
-    # Python prints no other exception with it.
+    # Python does not print the exception of verl as its cause.
     assert raised.value.__suppress_context__ and "sync_refill" in str(raised.value.__context__)
 
 

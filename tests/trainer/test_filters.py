@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 
-from verl_mas.advantage import AdvantageOptions
-from verl_mas.config.modes import SYNC
 from verl_mas.config.run import Run
-from verl_mas.config.schema import FilterSpec, MasConfig, PolicySpec
+from verl_mas.config.schema import FilterSpec, MasConfig
 from verl_mas.errors import DataError
 from verl_mas.results.sessions.reader import read_sessions
-from verl_mas.rollout.counts import SessionCounts
-from verl_mas.trainer.agreement import Agreement
-from verl_mas.trainer.filters import EMPTY_BATCHES, TaskFilter, sampled_tasks
-from verl_mas.trainer.step import Columns, Credit, step_advantages, with_advantage
-from verl_mas.trainer.trainer import TeamTrainer
+from verl_mas.trainer.filters import EMPTY_BATCHES, TaskFilter
+from verl_mas.trainer.step import Columns, Credit
 from verl_mas.verl_ import data_plane
 from verl_mas.verl_.row import RowKey
 
@@ -32,7 +24,7 @@ MIXED = [0.0, 1.0]
 
 
 class Rollout:
-    """Tasks in the order in which they are sampled, each with its sessions' team rewards; two rows per session."""
+    """A rollout of tasks in a fixed order. A task has the team rewards of its sessions, and two rows per session."""
 
     def __init__(self, tags, *tasks):
         self._tags, self._tasks = tags, list(tasks)
@@ -48,7 +40,7 @@ class Rollout:
                 for act in (0, 1):
                     keys.append(str(RowKey(uid, session, act)))
                     rows.append(self._tags("solver", turn=act, session=session, team_reward=reward).as_dict())
-        # Sessions end in any order.
+        # Rows arrive in another order.
         return KVBatchMeta(partition_id="train", keys=keys[::-1], tags=rows[::-1]), {"training/evicted": 1}
 
     def teaching(self, rows):
@@ -67,8 +59,8 @@ def rollout(tags):
     return lambda *tasks: Rollout(tags, *tasks)
 
 
-# The rewards of the second session of each task, where the first has 0; a filter and the size of a batch; then how many
-# tasks are sampled in each round, and which are trained on.
+# Each case: the reward of the second session of each task (that of the first is 0), the filter, the batch size, the
+# number of tasks that each round samples, and the tasks that are trained on.
 ROUNDS = {
     "without a filter": ("01", {}, 2, [2], [0, 1]),
     "uniform tasks are left out": ("010", {"drop": "uniform"}, 3, [3], [1]),
@@ -100,34 +92,6 @@ def test_a_step_samples_until_its_batch_is_full_and_trains_on_what_is_kept(rollo
     assert metrics == ({f"filter/{name}": value for name, value in expected.items()} if spec else {})
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(
-    tasks=st.lists(st.sampled_from([UNIFORM, MIXED, [0.0, 3.0]]), min_size=4, max_size=12),
-    size=st.integers(1, 8),
-    share=st.sampled_from([None, 0.2, 0.5, 0.9, 1.0]),
-    drop=st.sampled_from([None, "uniform"]),
-    refill=st.booleans(),
-)
-def test_tasks_are_kept_whole_and_never_more_than_a_batch(rollout, tasks, size, share, drop, refill):
-    made = rollout(*tasks * 100)
-    spec = FilterSpec(drop=drop, keep_share=share, refill=refill, max_rounds=6)
-    chosen = TaskFilter(spec, made.teaching)
-    rows, metrics = chosen.sample(size, made.sample, made.refilled.append)
-    of_task = Counter(RowKey.parse(rows.keys[i]).uid for i in chosen.trained_indices(rows))
-    assert set(of_task.values()) <= {4} and len(of_task) <= size
-    assert len(rows) == 4 * sum(made.asked) == 4 * len(made.rewards)
-    assert len(of_task) == metrics.get("filter/kept", size)
-    if drop:
-        assert all(len(set(made.rewards[uid])) > 1 for uid in of_task)
-    if refill and spec.active and metrics["filter/rounds"] < 6:
-        assert len(of_task) == size
-    if share is not None:
-        left_out = [uid for uid in made.rewards if uid not in of_task]
-        least = min((abs(made.rewards[uid][1]) for uid in of_task), default=9)
-        assert len(of_task) <= max(1, share * len(made.rewards) + 1e-6)
-        assert all(made.rewards[uid][1] <= least for uid in left_out)
-
-
 def test_ten_batches_without_a_task_to_train_on_end_the_run(rollout):
     made = rollout(*[UNIFORM] * 19, [1.0, 1.0])
     chosen = TaskFilter(FilterSpec(drop="uniform"), made.teaching)
@@ -151,8 +115,9 @@ def test_a_batch_with_a_task_to_train_on_starts_the_count_again_and_rounds_of_a_
 def test_the_spread_is_over_sessions_and_not_over_their_rows(tags):
     keys = ["1-0_0_0", "1-0_1_0", "1-0_1_1", "1-0_1_2"]
     rows = [tags("solver", team_reward=reward).as_dict() for reward in (0.0, 3.0, 1.0, 2.0)]
-    (task,) = sampled_tasks(KVBatchMeta(partition_id="train", keys=keys, tags=rows))
-    assert (task.uid, task.reward, task.spread) == ("1-0", 1.0, 1.0)
+    sampled = KVBatchMeta(partition_id="train", keys=keys, tags=rows)
+    _, metrics = TaskFilter(FilterSpec(keep_share=1.0), set).sample(1, lambda count: (sampled, {}), pytest.fail)
+    assert metrics["filter/spread"] == 1.0
 
 
 @pytest.mark.parametrize(("by", "kept"), [("team", {"b", "c"}), ("acc", {"c"}), ("score", set("abcd"))])
@@ -190,13 +155,18 @@ def listed(values):
         ("sfsf", [1, 0, 1, 1], set()),
     ],
 )
-def test_a_task_is_uniform_by_the_groups_of_the_estimator(tags, agents, scores, teaches):
+def test_a_task_is_uniform_by_the_groups_of_the_estimator(monkeypatch, tags, agents, scores, teaches):
     names = {"s": "solver", "v": "verifier", "f": "frozen"}
     own = [tags(names[letter], turn=i % 2, trainable=letter != "f") for i, letter in enumerate(agents)]
     columns = columns_of([RowKey("x", i // 2, i % 2) for i in range(4)], own, scores)
-    advantages, _ = step_advantages(columns, "agent_grpo", AdvantageOptions(), list(names.values()))
-    assert with_advantage(columns, advantages, {columns.tags[0].policy}) == teaches
-    assert with_advantage(columns, advantages, {"another policy"}) == set()
+    monkeypatch.setattr("verl_mas.trainer.step.read_columns", lambda rows: columns)
+    found = credit("agent_grpo", list(names.values()))
+    assert found.tasks_with_advantage(columns.keys, {columns.tags[0].policy}) == teaches
+    assert found.tasks_with_advantage(columns.keys, {"another policy"}) == set()
+
+
+def credit(estimator, agents):
+    return Credit(Run(OmegaConf.create({"algorithm": {"adv_estimator": estimator}}), MasConfig()), agents)
 
 
 def columns_of(keys, tags, scores):
@@ -208,63 +178,11 @@ def test_rows_that_are_left_out_change_no_advantage_of_the_others(tags):
     keys = [RowKey(uid, session, 0) for uid in "xy" for session in (0, 1)]
     columns = columns_of(keys, [tags("solver")] * 4, [0, 1, 5, 9])
     found = {}
-    for name, rows in (("all", None), ("some", [0, 1]), ("none", [])):
-        found[name], metrics = step_advantages(columns, "agent_reinforce_pp", AdvantageOptions(), ["solver"], rows)
+    for name, rows in (("all", range(4)), ("some", [0, 1]), ("none", [])):
+        found[name], metrics = credit("agent_reinforce_pp", ["solver"]).of_rows(columns, rows)
         assert bool(metrics) == (name != "none")
     assert found["none"].tolist() == [0.0] * 4 and found["some"][2:].tolist() == [0.0, 0.0]
     assert found["some"][0] == -found["some"][1] < 0 and found["all"][1] < 0
-
-
-@pytest.fixture
-def trainer(monkeypatch, rollout):
-    """Make a trainer without policies over these tasks; also return the data that it writes."""
-
-    def make(spec, *tasks):
-        made, written = object.__new__(TeamTrainer), {}
-        made.mode = SYNC
-        source = rollout(*tasks)
-
-        def read(rows, fields):
-            values = {"response_mask": [[1.0]] * len(rows), "rm_scores": [[tag["team_reward"]] for tag in rows.tags]}
-            return {name: torch.nested.nested_tensor(values[name], layout=torch.jagged) for name in fields}
-
-        monkeypatch.setattr(data_plane, "read", read)
-        monkeypatch.setattr(data_plane, "write", lambda rows, fields: written.update(dict.fromkeys(rows.keys)))
-        monkeypatch.setattr(TeamTrainer, "_count_sessions", lambda self: None)
-        monkeypatch.setattr(TeamTrainer, "_add_prompts_to_generate", lambda self, count: None)
-        made.mas, made.global_steps, made.curr_step_profile = MasConfig(policies={"main": PolicySpec()}), 1, False
-        made.members, made.agreement = {}, Agreement()
-        config = OmegaConf.create({"algorithm": {"adv_estimator": "agent_grpo"}})
-        made.credit = Credit(Run(config, made.mas), ["solver"])
-        made.pools, made._sessions = SimpleNamespace(each=lambda members, do: None), SessionCounts()
-        made.replay_buffer = SimpleNamespace(sample=lambda batch_size, **asked: source.sample(batch_size))
-        made.agent_loop_manager = SimpleNamespace(record_advantages=lambda step, found: written.update(record=found))
-        # Without policies no row is trained, so the trainer itself finds no task.
-        with_advantage = made.credit.tasks_with_advantage
-        made.filter = TaskFilter(spec, lambda rows: with_advantage(rows, made.trained) or source.teaching(rows))
-        return made, written
-
-    return make
-
-
-def stepped(trainer, spec, *tasks):
-    made, written = trainer(spec, *tasks)
-    metrics = {}
-    return made._step_once(metrics, {}, 2), metrics, written  # noqa: SLF001
-
-
-def test_a_step_without_a_task_updates_nothing_and_keeps_its_rows_for_the_metrics(trainer):
-    whole, metrics, written = stepped(trainer, FilterSpec(drop="uniform"), UNIFORM, UNIFORM)
-    assert "record" not in written and len(whole) == len(written) == 8
-    assert metrics["filter/kept"] == 0 and metrics["agent/solver/acts"] == 8
-    assert not any("advantage" in key for key in metrics), "a finding would call it a step without learning signal"
-
-
-def test_the_records_of_a_step_have_advantages_of_the_tasks_that_are_trained_on(trainer):
-    whole, metrics, written = stepped(trainer, FilterSpec(drop="uniform", refill=True), UNIFORM, MIXED, MIXED)
-    assert {key.split("_")[0] for key in written.pop("record")} == {"1-1", "1-2"}
-    assert len(whole) == len(written) == 12 and metrics["filter/rounds"] == 2
-    assert metrics["agent/solver/advantage/zero"] == pytest.approx(1 / 3), "of all rows that were sampled"
 
 
 @pytest.mark.e2e

@@ -38,7 +38,7 @@ def task(tmp_path_factory):
 
 def arguments(task: Path, folder: Path, engine: str, team: str) -> list[str]:
     attention = "flash_attention_2" if find_spec("flash_attn") else "sdpa"
-    # Graphs take longer to capture than so few tokens to sample: `enforce_eager`.
+    # Capturing graphs would take longer than sampling so few tokens, hence `enforce_eager`.
     settings = [
         f"+mas=team mas.workflow.name=Pair mas.workflow.path={HERE}/teams.py {TEAMS[team]}",
         "mas.agents={writer:{policy:a},copier:{policy:b}} algorithm.adv_estimator=agent_grpo",
@@ -84,6 +84,6 @@ def test_a_team_trains_on_one_gpu(task, tmp_path, engine, team):
 @pytest.mark.parametrize("team", TEAMS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_commands_of_the_gpu_tests_pass_the_checks_for_one_gpu(task, tmp_path, engine, team):
-    """The run is on another machine, where the engine is installed."""
+    """The checks are for another machine, on which the engine is installed."""
     report = examine_command(arguments(task, tmp_path, engine, team), parse_gpus("1x80"))
     assert report.accepted, report.problems

@@ -16,13 +16,14 @@ HERE = Path(__file__).parent
 STEPS = 5
 NIGHTLY = ("as_verl", "separate")
 CRITIC_STEPS, WARM_UP = 12, 3
-# verl draws the new head of a value model, which full_determinism seeds.
+# verl initialises the head of a value model at random; full_determinism seeds it.
 GAE = [
     *("algorithm.adv_estimator=gae", "algorithm.gamma=0.99", "algorithm.lam=0.9", "critic.optim.lr=1e-3"),
     *("critic.fsdp.full_determinism=true", f"trainer.critic_warmup={WARM_UP}"),
 ]
 OF_CRITICS = [f"critic/{name}" for name in ("returns/mean", "values/mean", "vf_loss", "grad_norm", "lr")]
-# Sums over the rows that are left, and log-probs of the engine, are rounded otherwise; all else is the same to the bit.
+# Tolerances. Skipped rows change the rounding of sums, and separate engines the rounding of log-probs. Everything else
+# is equal to the bit.
 APART = {"team": 1e-6, "as_verl": 0.0, "separate": 1e-5}
 
 
@@ -30,7 +31,7 @@ APART = {"team": 1e-6, "as_verl": 0.0, "separate": 1e-5}
 def run_of(main_ppo, letters, tmp_path_factory):
     """verl's stock trainer with grpo, and a team of one in two modes, on the same data and tokens.
 
-    Each runs when a test reads it, and the stock trainer as a user starts it.
+    A run starts when a test first reads it. The stock trainer is started as by a user.
     """
     folder = tmp_path_factory.mktemp("identity")
     teams = {"stock": ["algorithm.adv_estimator=grpo"], "team": ["+mas=single", "algorithm.adv_estimator=agent_grpo"]}

@@ -15,7 +15,7 @@ from verl_mas.testing.letters import row as letters_row
 from verl_mas.testing.tiny_vision_model import PATCH, tiny_vision_model
 
 pytestmark = pytest.mark.e2e
-# Differences between the log-probs of engine and trainer, for a token and for the mean of a row.
+# Differences between the log-probs of engine and trainer, per token and per row.
 DISTANCES = ("training/rollout_probs_diff_max", "rollout_corr/log_ppl_diff_max", "rollout_corr/log_ppl_diff_min")
 COLOURS = dict(zip(LETTERS, ("red", "green", "blue", "white"), strict=True))
 
@@ -33,7 +33,7 @@ def test_a_policy_that_sees_and_one_that_reads_are_trained_on_pictures_and_words
     pictures = {one["images"][0]["bytes"] for one in rows}
     pandas.DataFrame(rows).to_parquet(tmp_path / "train.parquet")
     pandas.DataFrame(rows[:4]).to_parquet(tmp_path / "test.parquet")
-    # Large weights, so that a wrong picture or position shows.
+    # With large weights, a wrong picture or position changes the log-probs clearly.
     model = tiny_vision_model(tmp_path / "model", initial=0.1)
     done = train_team(
         tmp_path / "run",

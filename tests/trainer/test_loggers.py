@@ -1,4 +1,4 @@
-"""verl's loggers with the packages themselves: each has every metric of a run, and how the run ended."""
+"""verl's loggers, with the real packages: each gets every metric of a run, and how the run ended."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from verl_mas.rollout.worker import ATTEMPT
 from verl_mas.run_folder.metrics.file import read_steps
 from verl_mas.trainer.recorded import logging_to
 
-# They are in the environment of `make test-hubs` alone.
+# Only the environment of `make test-hubs` has these packages.
 for package in ("mlflow", "swanlab", "trackio"):
     pytest.importorskip(package)
 pytestmark = pytest.mark.e2e
 LOGGERS = ("tensorboard", "wandb", "mlflow", "trackio", "swanlab")
 ATTACH = Path(__file__).parents[2] / "scripts" / "attach.py"
-# trackio takes its folder at its import.
+# trackio reads TRACKIO_DIR when it is imported.
 TRACKIO = """
 import json, trackio
 from trackio.sqlite_storage import SQLiteStorage
@@ -36,7 +36,7 @@ Found = dict[str, dict[int, float]]
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """All of them write below it."""
+    """A folder into which all loggers write."""
     import wandb
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
@@ -172,7 +172,7 @@ def test_every_logger_has_all_metrics_of_a_run_and_gets_its_report(train_team, h
 
 
 def attached(here, folder):
-    """The report is a file of each run."""
+    """Attach the report to the run of each logger, and find its files there."""
     (start,) = (record.start for record in swanlab_records(here) if record.HasField("start"))
     (wandb_run,) = (record.run.run_id for record in wandb_records(here) if record.HasField("run"))
     (mlflow_run,) = (run.info.run_id for run in mlflow_runs(here))

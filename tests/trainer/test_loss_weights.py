@@ -1,5 +1,5 @@
-"""Weights of rows in the loss: gradients by verl's worker against plain torch over all rows at once, whatever the split
-into optimiser steps, ranks and micro batches."""
+"""Weights of rows in the loss: gradients of verl's worker equal those of plain torch over all rows at once, however
+rows are split into optimiser steps, ranks and micro batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from verl.utils import tensordict_utils as tu
@@ -20,7 +19,7 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.utils.losses import ppo_loss
 
-from verl_mas.config.merge import LOSS_MODES, set_mode
+from verl_mas.config.merge import LOSS_MODES
 from verl_mas.config.run import ON_POLICY_LOSSES, PROPORTIONAL_LOSSES
 from verl_mas.trainer.batching import plan, spread_padding
 from verl_mas.trainer.loss_weights import on_policy, over_all_rows, step_weights, weighs_rows, weighted
@@ -154,7 +153,7 @@ class Step:
 
 
 def loss_of(mode, kind="k1", policy_loss="vanilla", **others):
-    """verl's loss, by a mode of verl or one of `mas.loss.weighting`."""
+    """Build verl's loss for a mode of verl or of `mas.loss.weighting`."""
     clip = dict.fromkeys(("clip_ratio", "clip_ratio_low", "clip_ratio_high"), CLIP)
     terms = {"entropy_coeff": ENTROPY, "use_kl_loss": True, "kl_loss_coef": KL, "kl_loss_type": kind, **clip}
     sizes = {"rollout_n": 1, "ppo_mini_batch_size": 1, "use_dynamic_bsz": True, "loss_scale_factor": FACTOR}
@@ -258,28 +257,11 @@ def test_a_step_of_which_every_token_is_masked_has_a_loss_of_0(weighting):
     assert bool((step.gradient(loss_of(weighting), 2) == 0).all())
 
 
-def test_without_a_weighting_verls_own_loss_and_divisor_stay():
-    view = OmegaConf.create({"actor_rollout_ref": {"actor": {"loss_agg_mode": "seq-mean-token-sum-norm"}}})
-    set_mode(view, None)
-    assert view.actor_rollout_ref.actor.loss_agg_mode == "seq-mean-token-sum-norm"
-    step = Step([row("a", 0, 2), row("a", 0, 3, masked=3)], None, 2, 2, 0)
-    assert step.weights.total == 2 and step.weights.fields == {} and not weighs_rows(None)
-
-
-def test_a_weighted_loss_has_the_values_of_the_loss():
-    step = Step(ROWS, "agent")
-    values = []
-    for loss in (loss_of("agent"), loss_of("agent").keywords["loss"]):
-        step.gradient(loss, micro=len(ROWS))
-        values.append(step.loss)
-    assert values[0] == values[1] != 0
-
-
 # -- updates whose old log-probs are their own, and rows without advantage --
 
 
 def on_policy_step(rounding, mode):
-    """A step whose separate old log-probs differ from the update's own by rounding, both ways."""
+    """A step whose stored old log-probs differ by rounding, up and down, from those of the update itself."""
     step = Step(ROWS, mode if mode in WEIGHTINGS else None)
     signs = [torch.arange(row.tokens) % 2 * 2.0 - 1 for row in step.rows]
     step.old = [step.log_probs(i)[0].detach() + rounding * sign for i, sign in enumerate(signs)]

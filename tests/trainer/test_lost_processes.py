@@ -1,4 +1,4 @@
-"""The losses that a run cannot notice by itself. `kill_matrix` tries each kind of process at each moment."""
+"""Lost processes that a run would not notice by itself. `kill_matrix` kills each kind of process at each moment."""
 
 from __future__ import annotations
 

@@ -3,22 +3,33 @@ from __future__ import annotations
 import pytest
 import torch
 from tensordict import TensorDict
+from tensordict.tensorclass import NonTensorData, NonTensorStack
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.utils import MetricsAggregator
 
-from verl_mas.trainer.metrics import agent_metrics, log_prob_metrics, policy_metrics, result_of, step_line
+from verl_mas.trainer.metrics import (
+    TokenCount,
+    agent_metrics,
+    log_prob_metrics,
+    policy_metrics,
+    result_of,
+    row_metrics,
+    staleness_metrics,
+    step_line,
+)
 from verl_mas.trainer.step import Columns, PolicyRows
+from verl_mas.verl_ import data_plane
 from verl_mas.verl_.row import RowKey
 
 
-def part(rows, padding, **metrics):
-    tags = [{"is_padding": i >= rows} for i in range(rows + padding)]
+def rows_of(real, padding, **metrics):
+    tags = [{"is_padding": i >= real} for i in range(real + padding)]
     keys = [f"1-{i}_0_0" for i in range(len(tags))]
     return PolicyRows(KVBatchMeta(partition_id="train", keys=keys, tags=tags), metrics=metrics)
 
 
 def test_names_that_look_like_reductions_reach_the_logger_unchanged():
-    parts = {"mini": part(3, 1, **{"actor/grad_norm": 2.0}), "max_sum": part(2, 0, **{"actor/grad_norm": 4.0})}
+    parts = {"mini": rows_of(3, 1, **{"actor/grad_norm": 2.0}), "max_sum": rows_of(2, 0, **{"actor/grad_norm": 4.0})}
     aggregator = MetricsAggregator()
     aggregator.add_step_metrics(policy_metrics(parts, ["mini", "max_sum"]), sample_count=5)
     found = aggregator.get_aggregated_metrics()
@@ -28,15 +39,15 @@ def test_names_that_look_like_reductions_reach_the_logger_unchanged():
 
 
 def test_a_policy_without_rows_is_logged_as_not_updated():
-    found = policy_metrics({"a": part(1, 0)}, ["a", "b"])
+    found = policy_metrics({"a": rows_of(1, 0)}, ["a", "b"])
     assert (found["policy/a/updated"], found["policy/b/updated"], found["policy/b/rows/real"]) == (1, 0, 0)
 
 
 def test_verls_metrics_of_the_only_policy_are_logged_once_and_under_verls_names():
-    own = {"actor/lr": 0.1, "perf/mfu/actor": 0.5, "rows/skipped": 3, "timing/update": 4.0, "adapter/norm": 2.0}
-    of_policy = {"adapter/norm": 2.0, "rows/real": 1, "rows/padding": 0, "rows/skipped": 3, "updated": 1}
+    own = {"actor/lr": 0.1, "perf/mfu/actor": 0.5, "rows/skipped": 3, "timing/update": 4.0}
+    of_policy = {"rows/real": 1, "rows/padding": 0, "rows/skipped": 3, "updated": 1}
     expected = {"actor/lr": 0.1, "perf/mfu/actor": 0.5} | {f"policy/main/{key}": of_policy[key] for key in of_policy}
-    assert policy_metrics({"main": part(1, 0, **own)}, ["main"]) == expected
+    assert policy_metrics({"main": rows_of(1, 0, **own)}, ["main"]) == expected
 
 
 def test_each_agent_is_described_by_its_own_rows(tags):
@@ -80,7 +91,7 @@ def test_a_result_has_the_mean_of_each_source_and_no_interval():
 
 
 def test_engine_and_trainer_are_compared_by_agent_on_what_the_present_weights_sampled(tags):
-    # A token of a tool is in no mask, the third row was sampled one update before, the last is padding.
+    # Tool tokens are masked out, the third row was sampled one update earlier, and the last row is padding.
     rows = [tags("solver", min_global_steps=None), tags("judge", min_global_steps=4), tags("judge", min_global_steps=3)]
     values = [*(row.as_dict() for row in rows), tags("judge", min_global_steps=4).as_dict() | {"is_padding": True}]
     columns = {
@@ -99,3 +110,66 @@ def test_engine_and_trainer_are_compared_by_agent_on_what_the_present_weights_sa
     expected = {"solver": solver, "judge": judge}
     assert found == {f"agent/{name}/log_probs/{key}": own[key] for name, own in expected.items() for key in own}
     assert log_prob_metrics({"p": PolicyRows(batch, data=TensorDict({}, 4))}, {"p": 0.1}, step=5) == {}
+
+
+STEP = 6  # trains on top of version 5
+
+
+def test_rows_are_counted_by_their_oldest_token(tags):
+    versions = [(5, 5), (4, 5), (4, 4), (1, 5)]
+    rows = [tags("solver", min_global_steps=low, max_global_steps=high) for low, high in versions]
+    extras = [{}, {"aborts": 1}, {"aborts": 2}, {}]
+    assert row_metrics(rows, extras, STEP) == {
+        "staleness/mean": 1.5,
+        "staleness/max": 4.0,
+        "staleness/0/rows": 0.25,
+        "staleness/1/rows": 0.5,
+        "staleness/4/rows": 0.25,
+        "staleness/mixed_versions": 0.5,
+        "staleness/aborted": 0.5,
+        # The third row was aborted before its first token, or continued under the same weights.
+        "staleness/continued": 0.25,
+    }
+
+
+def test_high_staleness_is_one_class_and_an_engine_that_counts_no_versions_has_none(tags):
+    assert row_metrics([tags("solver", min_global_steps=None, max_global_steps=None)], [{}], STEP) == {}
+    rows = [tags("solver", min_global_steps=low, max_global_steps=low) for low in (0, 10, 17)]
+    found = row_metrics(rows, [{}] * 3, 30)
+    assert found["staleness/8/rows"] == 1.0 and found["staleness/max"] == 29.0
+
+
+@pytest.fixture
+def part(monkeypatch, tags):
+    """Two rows and padding. The first row has tokens of versions 4 and 5 around a tool token; one is rejected."""
+    values = [tags("solver", min_global_steps=low, max_global_steps=high).as_dict() for low, high in ((4, 5), (5, 5))]
+    keys = ["3-0_0_0", "3-0_1_0", "3-0_1_0_pad"]
+    extras = {keys[0]: {"aborts": 1}, keys[1]: {}}
+    monkeypatch.setattr(
+        data_plane,
+        "read",
+        lambda rows, _: TensorDict({"extra_fields": NonTensorStack(*[NonTensorData(extras[k]) for k in rows.keys])}, 2),
+    )
+    masks = [torch.tensor(mask) for mask in ([1, 0, 0, 1], [1, 1], [0])]
+    data = {"response_mask": torch.nested.as_nested_tensor(masks, layout=torch.jagged)}
+    batch = KVBatchMeta(partition_id="train", keys=keys, tags=[*values, {**values[0], "is_padding": True}])
+    return PolicyRows(batch, data=TensorDict(data, 3))
+
+
+def test_padding_is_in_no_metric_and_sessions_have_mixed_versions_across_policies(part):
+    found = staleness_metrics({"solver": part}, STEP)
+    own = {key.removeprefix("policy/solver/staleness/"): value for key, value in found.items()}
+    assert own["mean"] == own["aborted"] == own["continued"] == found["session/mixed_versions"] == 0.5
+
+
+def test_tokens_that_are_neither_trained_nor_waiting_are_lost(part):
+    count = TokenCount()
+    tags = {"trainable": True, "response_len": 7}
+    left = {"3-0_0_0": tags, "4-0_0_0": tags, "4-0_0_1": {**tags, "trainable": False}, "5-0": {"status": "running"}}
+    first = count.add(20, {"solver": part}, left, part.batch)
+    expected = {"sampled": 20, "trained": 4, "waiting": 7, "lost": 9}
+    assert first == {f"async/tokens/{name}": value for name, value in expected.items()}
+    assert count.add(5, {}, {}, part.batch)["async/tokens/lost"] == 21
+    resumed, kept = TokenCount(), {"trainable": True, "response_len": 4}
+    resumed.keep([kept, {"trainable": False, "response_len": 9}, {"status": "finished"}])
+    assert resumed.add(0, {"solver": part}, {}, part.batch)["async/tokens/lost"] == 0, "a checkpoint kept them"

@@ -1,12 +1,10 @@
-"""Two policies with their own sizes, tokenizers, learning rates, FSDP versions and GPUs, and a snapshot of one of them:
-trained, killed, resumed, exported."""
+"""Two policies of different sizes, tokenizers, learning rates, FSDP versions and GPUs, and a snapshot of one of them:
+trained, killed, resumed and exported."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections import Counter
 from itertools import combinations
 from pathlib import Path
 
@@ -14,18 +12,14 @@ import pytest
 import torch
 
 from verl_mas import cli
-from verl_mas.results.sessions.reader import read_sessions
 from verl_mas.results.sessions.run import open_run
 from verl_mas.run_folder import worker_log
 from verl_mas.run_folder.about import attempts
 from verl_mas.run_folder.checkpoints import latest, whole_checkpoints
 from verl_mas.run_folder.metrics.file import DROPPED, read_steps
-from verl_mas.run_folder.session_files import files_of
-from verl_mas.run_folder.session_table import read_lines
 from verl_mas.testing.tiny_model import byte_tokenizer, tiny_model
-from verl_mas.trainer.checkpoint import RNG_FILE
+from verl_mas.trainer.checkpoint import RNG_FILE, RUNNING_FILE
 from verl_mas.trainer.policies.weight_folder import read
-from verl_mas.trainer.running import RUNNING_FILE
 from verl_mas.workflow.team_file import read_team
 
 pytestmark = pytest.mark.e2e
@@ -94,8 +88,6 @@ def test_each_policy_trains_at_its_own_rate_and_the_run_says_so(unbroken, weight
     for policy in POLICIES:
         first, last = (weights_of(unbroken.checkpoint(step) / policy) for step in (2, 4))
         assert any(not torch.equal(first[name], last[name]) for name in first)
-    sizes = [sum(w.numel() for w in weights_of(unbroken.checkpoint(4) / policy).values()) for policy in POLICIES]
-    assert sizes[0] != sizes[1]
 
 
 def test_a_run_killed_between_two_saves_keeps_the_last_complete_checkpoint(broken):
@@ -108,8 +100,7 @@ def test_a_resumed_run_ends_where_the_unbroken_one_does_bit_for_bit(unbroken, re
     assert sorted(resumed.steps) == [1, 2, 3, 4], "those of the checkpoint and later ones, in one file"
     scores, found = ((run.checkpoint(4) / RUNNING_FILE).read_text() for run in (unbroken, resumed))
     assert scores == found != (unbroken.checkpoint(2) / RUNNING_FILE).read_text()
-    # torch's next random numbers in the driver are the same, although the iterator and the validation of a start use
-    # some.
+    # The driver's next random numbers are the same, although a start uses some for the iterator and the validation.
     same(*(torch.load(run.checkpoint(4) / RNG_FILE, weights_only=True)["torch"] for run in (unbroken, resumed)))
     assert resumed.steps[4]["agent/writer/group/running_count"] == pytest.approx(16 * (1 + 0.9 + 0.9**2 + 0.9**3))
     for policy in POLICIES:
@@ -126,10 +117,8 @@ def test_the_folder_of_a_run_says_what_it_was_started_with_and_has_the_metrics_b
     assert "ended" not in first and second["ended"]["by"] == "finished", "the first was killed"
     assert (first["resumed_from"], second["resumed_from"], second["ended"]["step"]) == (None, 2, 4)
     assert "verl.trainer.main_ppo" in second["command"] and "mas.workflow.name=Rehearsed" in second["command"]
-    # The first run had variables that let it be killed.
-    changed = {name: values for name, values in second["changed"].items() if "env_vars" not in name}
-    assert changed == {"trainer.val_before_train": [False, True]}
-    assert second["versions"]["verl"] == "0.9.1" and second["cluster"]["nodes"] == 1
+    assert second["changed"]["trainer.val_before_train"] == [False, True]
+    assert second["versions"]["verl"] == "0.9.1" and second["host"]["cpus"] > 0
     assert run.config.mas.policies.other.pool == "fast"
     steps = run.steps()
     assert [step.number for step in steps] == [1, 2, 3, 4]
@@ -159,28 +148,6 @@ def test_a_snapshot_has_the_weights_of_its_step_also_after_a_resume(unbroken, re
     name = next(name for name in used[2] if name.endswith("q_proj.weight"))
     different = [used[2][name], used[4][name], *(other[name] for other in others)]
     assert not any(torch.equal(one, other) for one, other in combinations(different, 2))
-
-
-def test_the_sessions_of_a_repeated_step_are_read_once_with_their_own_advantages(resumed):
-    folder = resumed.folder / "checkpoints" / "trajectories"
-
-    def acts(**wanted):
-        return [
-            (session["step"], session["attempt"], act["key"], act["advantage"])
-            for session in read_sessions(folder, **wanted)
-            for act in session["acts"]
-        ]
-
-    first, second = sorted({attempt for _, attempt, _, _ in acts(attempts="all")})
-    last = acts()
-    assert {(step, attempt) for step, attempt, _, _ in last} == {(1, first), (2, first), (3, second), (4, second)}
-    assert set(Counter(key for _, _, key, _ in last).values()) == {1}
-    repeated = Counter(key for step, _, key, _ in acts(attempts="all") if step > 2)
-    assert set(repeated.values()) == {2}
-    files = [file for file in files_of(folder / "train") if file.of_advantages]
-    written = {(file.step, file.attempt): json.loads(b"".join(read_lines(file.path))) for file in files}
-    for _, attempt, key, advantage in acts(attempts="all"):
-        assert written[int(key.split("-")[0]), attempt][key] == advantage
 
 
 def same(left, right):

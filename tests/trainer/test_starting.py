@@ -24,7 +24,7 @@ def overrides(engine, kwargs):
 
 
 def waits(config, pool, tmp_path):
-    """Whether the second policy waits for the first one before it takes memory of the pool."""
+    """Whether the second policy waits for the first policy before it allocates memory on the pool."""
     one, other = turns(settled(Run.of(config)), Timeline(tmp_path)).values()
     done = Event()
     Thread(target=lambda: (other.wait(pool), done.set()), daemon=True).start()

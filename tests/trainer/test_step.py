@@ -5,22 +5,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
-from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
-from verl_mas.advantage import AdvantageOptions
+from verl_mas.advantage.record import Moments, Owner
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig, RewardSpec
+from verl_mas.trainer.metrics import agent_metrics
 from verl_mas.trainer.step import (
     Columns,
     Credit,
     PolicyRows,
     as_nested,
-    gae,
     in_order,
     read_columns,
     stack_columns,
-    step_advantages,
     step_columns,
     without_zero_advantage,
     write_advantages,
@@ -85,26 +83,40 @@ def written(tags, masks, scores):
     return rows
 
 
+def credit(estimator, **reward):
+    mas = MasConfig(reward=RewardSpec(**reward))
+    return Credit(Run(OmegaConf.create({"algorithm": {"adv_estimator": estimator}}), mas), ["solver", "verifier"])
+
+
 def test_the_driver_reads_two_fields_and_the_advantages_see_every_rows_place(queue, tags):
     own = [tags("solver", observation=7), tags("verifier", turn=2, branch=1, observation=8), tags("solver")]
     rows = written(own, [[1, 1, 0], [1], [1, 1]], [[0.0, 1.0, 0.0], [1.0], [0.0, 0.0]])
     columns = stack_columns([read_columns(data_plane.select(rows, part)) for part in ([0], [1, 2])])
     assert [str(key) for key in columns.keys] == KEYS and columns.tags == own
     assert columns.scores.tolist() == [1.0, 1.0, 0.0] and columns.tokens.tolist() == [2, 1, 2]
-    advantages, _ = step_advantages(columns, "agent_rloo", AdvantageOptions(), ["solver", "verifier"])
+    advantages, _ = credit("agent_rloo").of_step(columns, [0, 1, 2])
     assert advantages.tolist() == [1.0, 0.0, -1.0], "the solver's two sessions are compared, the verifier's one is not"
     assert as_nested(advantages, columns.masks)["returns"].unbind()[2].tolist() == [-1.0, -1.0]
 
 
 def test_an_estimator_sees_the_parts_of_a_score_and_their_weights(queue, tags):
-    # Divided by their deviations, the team's and the own reward are equal and opposite: the larger weight decides.
+    # Team reward and local reward, each divided by its deviation, are equal and opposite, so the larger weight decides.
     earned = [{"team_reward": 0.3, "local_reward": 9.0, "penalty": 0.0}, {"team_reward": 0.7, "local_reward": 0.0}]
     own = [tags("solver", **earned[0]), tags("verifier"), tags("solver", **earned[1])]
     rows = written(own, [[1]] * 3, [[2 * 0.3 + 4.5], [0.0], [2 * 0.7]])
-    mas = MasConfig(reward=RewardSpec(team=2.0, local=0.5))
-    config = OmegaConf.create({"algorithm": {"adv_estimator": "agent_gdpo"}})
-    advantages, _ = Credit(Run(config, mas), ["solver", "verifier"]).of_step(read_columns(rows), [0, 1, 2])
+    advantages, _ = credit("agent_gdpo", team=2.0, local=0.5).of_step(read_columns(rows), [0, 1, 2])
     assert advantages.tolist() == pytest.approx([-(0.5**0.5), 0.0, 0.5**0.5], abs=1e-5)
+
+
+def test_a_step_adds_its_scores_by_role_and_source_and_logs_them_per_role(tags, make):
+    keys = [RowKey("1-0", session, 0) for session in (0, 1)]
+    own = [tags("debater_0", role="debater", source="math"), tags("debater_1", role="debater", source="math")]
+    columns = Columns(keys, own, torch.tensor([1.0, 0.0]), [torch.ones(1, dtype=torch.int64)] * 2)
+    credit = Credit(Run.of(make(algorithm__adv_estimator="agent_rae")), ["debater_0", "debater_1"])
+    per_row, found = credit.of_step(columns, [0, 1])
+    assert per_row.tolist() == [1.0, -1.0], "equal debaters have one baseline"
+    assert credit.running.scores.scores == {Owner("math", "debater"): Moments(2.0, 0.5, 0.25)}
+    assert agent_metrics(columns, per_row, found)["agent/debater/group/running_mean"] == 0.5
 
 
 def test_rows_that_a_policy_has_read_are_not_read_again(queue, tags):
@@ -151,40 +163,6 @@ def test_rows_without_advantage_are_left_out_as_far_as_the_optimiser_steps_allow
     assert {i for i, kind in enumerate(kinds) if kind == "+"} <= set(kept)
     assert sum(kinds[i] != "p" for i in kept) >= updates
     assert len(kept) - kinds.count("+") < multiple + updates
-
-
-def returns_of(values, reward, gamma, lam):
-    """Returns of the trained tokens of a row, one after the other."""
-    later, advantage, found = 0.0, 0.0, []
-    for value in reversed(values):
-        advantage = reward + gamma * later - value + gamma * lam * advantage
-        later, reward = value, 0.0
-        found.append(advantage + value)
-    return found[::-1]
-
-
-numbers = st.floats(-2, 2, width=32)
-tokens = st.lists(st.tuples(numbers, st.booleans()), max_size=6)
-
-
-@given(rows=st.lists(st.tuples(tokens, numbers), min_size=2, max_size=5), gamma=numbers, lam=numbers)
-def test_with_a_critic_each_row_is_a_trajectory_that_is_rewarded_at_its_last_trained_token(rows, gamma, lam):
-    rows = [([(1.0, True), *row], reward) for row, reward in rows]
-    masks = [torch.tensor([mask for _, mask in row]) for row, _ in rows]
-    scores = [torch.tensor([0.0] * (len(row) - 1) + [reward]) for row, reward in rows]
-    data = {"response_mask": nested([mask.long() for mask in masks]), "rm_scores": nested(scores)}
-    part = PolicyRows(batch([f"1-0_{i}_0" for i in range(len(rows))]), TensorDict(data, len(rows)))
-    gae(part, nested([torch.tensor([value for value, _ in row]) for row, _ in rows]), gamma, lam)
-    advantages, returns = (
-        torch.cat([row[mask] for row, mask in zip(part.of_tokens[name].unbind(), masks, strict=True)])
-        for name in ("advantages", "returns")
-    )
-    trained = [([value for value, mask in row if mask], reward) for row, reward in rows]
-    expected = torch.tensor([each for row in trained for each in returns_of(*row, gamma, lam)])
-    torch.testing.assert_close(returns, expected, atol=1e-3, rtol=1e-4)
-    raw = expected - torch.tensor([value for values, _ in trained for value in values])
-    torch.testing.assert_close(advantages, (raw - raw.mean()) * (raw.var() + 1e-8).rsqrt(), atol=1e-2, rtol=1e-3)
-    assert float(part.advantages[0]) == pytest.approx(float(advantages[: len(trained[0][0])].mean()), abs=1e-4)
 
 
 def test_the_advantages_of_critics_are_written_to_their_rows_and_the_others_get_none(queue, make):

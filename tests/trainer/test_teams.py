@@ -58,7 +58,7 @@ def test_a_frozen_and_a_remote_policy_serve_and_only_the_trainable_one_trains(
     assert learned(weights_of, done, "a")
     assert {headers["Authorization"] for headers in endpoint.headers} == {"Bearer secret"}
     assert "val-core/letters/pass@1" in done.steps[0]
-    # The tool's server has no key in its environment, and ends with its worker.
+    # The server of the tool does not get the key, and ends with its worker.
     results = {each["content"] for body in endpoint.bodies for each in body["messages"] if each["role"] == "tool"}
     assert "b" * 8 in results and len(results) > 1
     assert all("PATH" in text and "TEAM_KEY" not in text for text in results - {"b" * 8})
@@ -73,7 +73,7 @@ def learned(weights_of, done, policy: str) -> bool:
 
 
 def soon(holds: Callable[[], bool], seconds: float = 30.0) -> bool:
-    """Whether it holds within this time."""
+    """Whether a condition becomes true within this time."""
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -98,7 +98,7 @@ def on_workers(train_team, tmp_path_factory):
             "mas.skip_zero_advantage=true mas.shared_prefixes=true data.train_batch_size=5",
             # Two letters score 0 so often that some groups have no advantage.
             "data.max_response_length=2 data.shuffle=false actor_rollout_ref.actor.entropy_coeff=0",
-            # Adam turns the rounding of a gradient near zero into a whole step; this does not.
+            # Adam, unlike SGD, turns the rounding of a gradient near zero into a whole step.
             "actor_rollout_ref.actor.optim.optimizer=SGD actor_rollout_ref.rollout.full_determinism=true",
             f"actor_rollout_ref.rollout.n=3 trainer.n_gpus_per_node={workers} trainer.total_training_steps=1",
             "trainer.save_freq=1",
@@ -120,7 +120,7 @@ def test_an_agent_left_out_of_the_loss_gives_no_rows_and_padding_is_what_workers
     assert metrics["policy/a/rows/shared_tokens"] > 0.2
 
 
-@pytest.mark.nightly  # another whole run; tests/trainer/test_loss_weights.py has the gradients of ranks
+@pytest.mark.nightly  # another whole run; in CI, tests/trainer/test_loss_weights.py compares the gradients of ranks
 @pytest.mark.parametrize("policy", ["a", "b"])
 def test_two_workers_make_the_update_that_one_makes(on_workers, weights_of, policy):
     one, two = (weights_of(on_workers(workers).checkpoint(1) / policy) for workers in (1, 2))
@@ -130,10 +130,10 @@ def test_two_workers_make_the_update_that_one_makes(on_workers, weights_of, poli
 
 
 def test_a_time_sliced_pool_never_calls_a_sleeping_engine(train_team, tmp_path, weights_of):
-    """The engine refuses requests while it sleeps, so a run that ends well kept to the time slices.
+    """The engine refuses requests while it sleeps, so a run that finishes has kept to the time slices.
 
-    Fewer sessions may run than a task has. One policy trains an adapter, and the other has a reference, both on two
-    workers with an engine each.
+    Fewer sessions may run at once than a task has. One policy trains an adapter, and the other has a reference, both on
+    two workers with an engine each.
     """
     done = train_team(
         tmp_path / "run",

@@ -24,7 +24,7 @@ def small_and_offline(monkeypatch):
 
 @pytest.fixture
 def model(tmp_path):
-    """vLLM's CPU attention takes heads of 64, but not the heads of the letters' model."""
+    """A model with heads of 64: vLLM's CPU attention does not support the smaller heads of the letters' model."""
     return f"actor_rollout_ref.model.path={tiny_model(tmp_path / 'model', hidden=128)}"
 
 
@@ -36,25 +36,8 @@ def size(request):
     )
 
 
-def test_two_policies_on_vllm_stay_separate_and_both_learn(train_team, tmp_path, model):
-    """If names, ports or sockets were shared, one policy's weights would reach the other's engine."""
-    done = train_team(
-        tmp_path / "run",
-        "Pair",
-        model,
-        "mas.policies={a:{overrides:{actor:{optim:{lr:1e-2}}}},b:{overrides:{actor:{optim:{lr:1e-3}}}}}",
-        "mas.agents={writer:{policy:a},copier:{policy:b}} actor_rollout_ref.rollout.name=vllm",
-        "actor_rollout_ref.rollout.max_model_len=192 actor_rollout_ref.rollout.gpu_memory_utilization=0.4",
-        "actor_rollout_ref.actor.entropy_coeff=0.1 trainer.total_training_steps=3 mas.old_log_probs_every=1",
-    )
-    for metrics in done.steps.values():
-        for policy in ("a", "b"):
-            assert metrics[f"policy/{policy}/actor/grad_norm"] > 0
-            assert metrics[f"policy/{policy}/training/rollout_probs_diff_max"] < 1e-4
-
-
 def test_trained_and_frozen_policies_sleep_and_wake_in_order_in_phases(train_team, tmp_path, model, size, monkeypatch):
-    """The CPU build has no sleep mode: a recorder takes its place, and refuses every call out of order."""
+    """The CPU build has no sleep mode, so a recorder replaces it and refuses calls that are out of order."""
     monkeypatch.setenv("PYTHONPATH", str(RECORDER), prepend=os.pathsep)
     done = train_team(
         tmp_path / "run",
@@ -76,10 +59,11 @@ def test_trained_and_frozen_policies_sleep_and_wake_in_order_in_phases(train_tea
             assert metrics[f"policy/{policy}/training/rollout_probs_diff_max"] < 1e-4
 
 
-@pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
-def test_engines_get_the_weights_of_their_own_policy_in_asynchronous_modes(train_team, tmp_path, model, mode):
-    """Rows are one update old. One policy learns a thousand times faster than the other, whose log-probs would be far
-    from its trainer's with these weights."""
+@pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])
+def test_engines_get_the_weights_of_their_own_policy(train_team, tmp_path, model, mode):
+    """If names, ports or sockets were shared, one policy's weights would reach the other's engine. One policy learns a
+    thousand times faster than the other, whose log-probs would be far from its trainer's with these weights. In the
+    asynchronous modes rows are one update old."""
     done = train_team(
         tmp_path / "run",
         "Pair",
@@ -94,8 +78,9 @@ def test_engines_get_the_weights_of_their_own_policy_in_asynchronous_modes(train
         [metrics[f"policy/{policy}/training/rollout_probs_diff_max"] for metrics in done.steps.values()]
         for policy in ("a", "b")
     )
-    assert len(slow) == 3 and max(slow) < 1e-3 < max(fast[1:])
+    assert len(slow) == 3 and max(slow) < 1e-3
     assert fast[0] < 1e-4, "the first rows are of the weights that are trained"
+    assert max(fast[1:]) < 1e-4 if mode == "sync" else max(fast[1:]) > 1e-3
 
 
 def test_adapters_and_their_bare_base_answer_from_one_engine_with_the_weights_that_they_train(adapters_on, model, size):

@@ -16,8 +16,14 @@ from verl_mas.run_folder import about
 from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, folder_of_step, read_pointer, step_of, to_resume
 from verl_mas.run_folder.lock import check_lock
 from verl_mas.run_folder.secrets import without_secrets
-from verl_mas.trainer.checkpoint import differences, in_flight_warnings, other_policies, run_identity, saved_policies
-from verl_mas.trainer.running import running_state
+from verl_mas.trainer.checkpoint import (
+    differences,
+    in_flight_warnings,
+    other_policies,
+    run_identity,
+    running_state,
+    saved_policies,
+)
 
 
 def check_checkpoint(run: ExaminedRun) -> Iterator[Problem]:

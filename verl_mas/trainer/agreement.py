@@ -1,8 +1,8 @@
-"""Check that engines sample with the weights that are trained, and end the run if they do not.
+"""Checks that engines sample with the weights that are trained, and ends the run if they do not.
 
-The metrics `agent/<agent>/log_probs/*` say how far the log-probs of engine and trainer are apart for tokens that the
-current weights sampled. At the first comparison both have the weights with which the run starts, so the distance comes
-from rounding and from sampling parameters such as a penalty. If new weights do not arrive, each update adds to the
+The metrics `agent/<agent>/log_probs/*` have the distance between the log-probs of engine and trainer, for tokens that
+the current weights sampled. At the first comparison, both have the initial weights of the run, so the distance comes
+from rounding and from sampling parameters such as a penalty. If new weights do not arrive, each update increases the
 distance.
 """
 
@@ -22,7 +22,7 @@ from verl_mas.verl_.types import Fields
 # Key of the first distances in the `run.json` of a checkpoint.
 FIRST = "first distance of engine and trainer"
 TIMES = 3  # limit as a multiple of the first distance; in healthy steps, the distance grows less
-AT_ONCE = 2  # number of comparisons after a start in which a single distance above the limit ends the run
+AT_ONCE = 2  # number of comparisons after a start; in these, one distance above the limit ends the run
 FEWEST = 64  # minimum tokens of a comparison; in bfloat16, single tokens may differ by more than the limit
 
 
@@ -57,9 +57,9 @@ class Agreement:
             most = 1 if self._compared[name] <= AT_ONCE else math.inf if self._corrected else STEPS
             if self._apart[name] >= most:
                 raise UpdateFailed(
-                    f"in step {step} engine and trainer are {mean:.2g} apart about the log-prob of a token of agent "
-                    f"{name}, after {first:.2g} at first\n"
-                    f"  rule: both have the weights of the same step, and rounding explains {limit:g}\n"
+                    f"in step {step} the log-probs of engine and trainer differ by {mean:.2g} per token of agent "
+                    f"{name}, and by {first:.2g} at first\n"
+                    f"  rule: both have the weights of the same step, and rounding explains at most {limit:g}\n"
                     "  fix:  install the versions of versions/constraints.txt, and read in the engine's log whether it "
                     "takes the weights; if the policy itself has diverged, resume with a smaller optim.lr"
                 )

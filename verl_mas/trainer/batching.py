@@ -1,4 +1,4 @@
-"""Order, padding and split of a step's rows, computed from their keys and tags without touching a tensor."""
+"""Order, padding and split of a step's rows. They are computed from keys and tags, without reading a tensor."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ BY_TOKENS = MicroBatches()
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """How a policy's rows become optimiser steps."""
+    """The split of a policy's rows into optimiser steps."""
 
     rows: int
     updates: int

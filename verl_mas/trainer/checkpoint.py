@@ -1,4 +1,4 @@
-"""Checkpoints of a run: one folder per policy, and the run's state. A checkpoint counts only if it is complete."""
+"""Checkpoints of a run: one folder per policy, and the run's state. Only complete checkpoints are used."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, cast
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from ray.exceptions import RayActorError, RayTaskError
 
+from verl_mas.advantage import ESTIMATORS, RunningScores, options_for
 from verl_mas.config.adapters import bases
 from verl_mas.config.merge import CRITIC, snapshots
 from verl_mas.config.modes import COLOCATED, KEY, SEPARATE
@@ -40,22 +41,21 @@ from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.members import QUEUE
 from verl_mas.workflow.team_file import TeamFile
 
-if TYPE_CHECKING:
-    from verl_mas.trainer.running import RunningState
-
 RNG_FILE = "driver_rng.pt"
 # Key in `run.json` of the number of tasks in flight.
 IN_FLIGHT = "tasks in flight"
-# Keys in `run.json` of the adapters of a run, and of their bases.
-ADAPTERS, BASES = "adapters", "bases"
-# Key in `run.json` of the settings with which each policy's weights are stored; adapters are under ADAPTERS.
-STORED = "stored weights"
+# Keys in `run.json` of the settings with which each policy's weights are stored, and of the bases of adapters.
+STORED, BASES = "stored weights", "bases"
+# Key in the settings of an adapter.
+ADAPTER_OF = "adapter_of"
 LOADERS = "data.dataloader_num_workers"
 CONFIG = "config.json"
+RUNNING_FILE = "running_scores.json"
+_SCORES = "scores"  # key in RUNNING_FILE
 
 
 class Saved(Protocol):
-    """A policy whose state must be saved, because it is not in the files of its model."""
+    """A policy whose state must be saved, because the files of its model do not contain it."""
 
     def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
         """Write into the folder of a checkpoint. `keep`: the number of checkpoints in which verl's workers keep their
@@ -66,13 +66,67 @@ class Saved(Protocol):
 
 
 class Queue(Protocol):
-    """The tasks that were read from the data and are not trained on yet, with the rows of finished tasks."""
+    """The tasks that are dispatched but not trained on yet, with the rows of finished tasks."""
 
     def save(self, folder: Path) -> int:
         """Write the tasks into a folder, and return their number."""
 
     def restore(self, folder: Path) -> None:
         """Read the tasks from a folder that `save` has written."""
+
+
+@dataclass
+class RunningState:
+    """The running scores of a run. `of` names the team, estimator and weighting that they belong to: a run that differs
+    in one of them cannot use the scores."""
+
+    of: Mapping[str, object]
+    scores: RunningScores = field(default_factory=RunningScores)
+
+    def save(self, folder: Path) -> None:
+        (folder / RUNNING_FILE).write_text(json.dumps({**self.of, _SCORES: self.scores.to_list()}, indent=1))
+
+    def load(self, folder: Path) -> None:
+        """Load the running scores from a checkpoint's folder. Raises the ConfigErrors that `problems` yields."""
+        raise_all(problem for problem in self.problems(folder) if isinstance(problem, ConfigError))
+        if (folder / RUNNING_FILE).exists():
+            self.scores = RunningScores.from_list(_saved(folder)[_SCORES])
+
+    def problems(self, folder: Path) -> Iterator[ConfigError | ConfigWarning]:
+        """Yield errors if a run cannot resume with the scores in a folder, or a warning if the scores restart."""
+        path = folder / RUNNING_FILE
+        if not path.exists():
+            yield ConfigWarning(
+                f"{folder} has no {RUNNING_FILE}",
+                reason="its run kept none; they restart with this run, as agent/<role>/group/running_count shows",
+                fix="resume from a checkpoint that has them, unless the estimator or its shrinkage is new to the run",
+            )
+            return
+        saved = _saved(folder)
+        for key, own in self.of.items():
+            if saved.get(key) != own:
+                yield ConfigError(
+                    f"{path} is of {key}={saved.get(key)}, and this run has {own}",
+                    rule="running scores are compared with scores of the same team, estimator and weighting",
+                    fix="have the same as in that run, or start a new run with trainer.resume_mode=disable",
+                )
+
+
+def running_state(run: Run) -> RunningState | None:
+    """Create the state of a run whose estimator remembers scores; None for other estimators."""
+    name = str(run.config.algorithm.adv_estimator)
+    # `check_estimator` refuses unknown estimators.
+    options = options_for(name, run.mas.advantage) if name in ESTIMATORS else None
+    if options is None or not ESTIMATORS[name].reads_running(options):
+        return None
+    roles = sorted({member.role for member in agents_of(run.mas).values()})
+    of = {"algorithm.adv_estimator": name, "mas.advantage.weighting": options.weighting, "roles": roles}
+    return RunningState(of)
+
+
+def _saved(folder: Path) -> Fields:
+    content: Fields = json.loads((folder / RUNNING_FILE).read_bytes())
+    return content
 
 
 @dataclass
@@ -94,7 +148,7 @@ class Checkpoints:
         remote = self.trainer.default_hdfs_dir and str(folder_of_step(Path(self.trainer.default_hdfs_dir), step))
         with writing(folder):
             if folder.exists():
-                # A crash left the folder unfinished, or the run has resumed from an earlier checkpoint.
+                # The folder was left incomplete by a crash, or the run has resumed from an earlier checkpoint.
                 shutil.rmtree(folder)
             folder.mkdir(parents=True)
         for name, policy in self.policies.items():
@@ -119,7 +173,7 @@ class Checkpoints:
     @property
     def _keep(self) -> int | None:
         """Number of checkpoints to keep, one more than configured; None: all. verl's workers delete the oldest
-        checkpoint before they write a new one. If the run breaks off between the saves of two policies, the extra
+        checkpoint before they write a new one. If the run is killed between the saves of two policies, the extra
         checkpoint is still complete."""
         removes = self.trainer.get("remove_previous_ckpt_in_save")
         keep: int | None = 1 if removes else self.trainer.max_actor_ckpt_to_keep
@@ -132,7 +186,8 @@ class Checkpoints:
             self._written = [one.folder for one in whole if one.step <= until]
         raise_all(other_policies(folder, self.policies))
         if self.running:
-            self.running.load(folder)
+            with reading(folder, RUNNING_FILE):
+                self.running.load(folder)
         for name, policy in self.policies.items():
             with reading(folder, name):
                 policy.load(str(folder), del_local_after_load)
@@ -149,20 +204,20 @@ class Checkpoints:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn errors of writing a part of a checkpoint, here or in a policy's workers, into DiskError."""
+    """Raise DiskError if a part of a checkpoint cannot be written, here or in the workers of a policy."""
     try:
         yield
     except (OSError, RuntimeError, RayTaskError) as error:  # torch.save raises RuntimeError on a full disk
         checkpoint = path if path.name.startswith("global_step_") else path.parent
         value = f"{path} cannot be written: {_cause(error)}; {free_space(path)}"
-        rule = "a checkpoint counts when all of it is written"
+        rule = "a checkpoint is used only if it is complete"
         fix = f"make room and run the command again; {choices(checkpoint.parent)}"
         raise DiskError(value, rule=rule, fix=fix) from error
 
 
 @contextmanager
 def reading(folder: Path, part: str) -> Iterator[None]:
-    """Turn errors of loading a part of the checkpoint in `folder`, here or in a policy's workers, into DiskError."""
+    """Raise DiskError if a part of the checkpoint in `folder` cannot be loaded, here or in the workers of a policy."""
     try:
         yield
     except (MasError, RayActorError):
@@ -189,32 +244,36 @@ def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigErro
 
 
 def differences(checkpoint: Checkpoint, run: Mapping[str, object], config: DictConfig) -> Iterator[ConfigError]:
-    """Yield an error for each reason why a run of this identity cannot resume from a checkpoint.
+    """Yield an error for each reason why a run with this identity cannot resume from a checkpoint.
 
     The checkpoint may belong to another run if the configuration names it, or if this run is an evaluation.
     """
-    yield from other_adapters(checkpoint, run)
+    folder = checkpoint.folder
     for name, before, now in _changed(checkpoint, run, STORED):
+        weights = f", from its weights with mas.policies.{name}.overrides.model.lora_adapter_path={folder / name}"
         yield ConfigError(
-            f"{checkpoint.folder} has policy {name} with {before}, and this run with {now}",
-            rule="whole weights are loaded by as many processes of the same strategy, and know one vocabulary",
-            fix="have the same as in that run, or start a new run with trainer.resume_mode=disable",
+            f"{folder} has policy {name} with {_text(before)}, and this run with {_text(now)}",
+            rule="weights are loaded with the same strategy, number of processes, optimiser and vocabulary; an adapter "
+            "keeps its base, rank, alpha and modules",
+            fix="have the same as in that run, or start a new run with trainer.resume_mode=disable"
+            + (weights if ADAPTER_OF in before else ""),
+        )
+    for name, before, now in _changed(checkpoint, run, BASES):
+        yield ConfigError(
+            f"the adapters in {folder} were trained on {_text(before)}, and base {name} of this run is {_text(now)}",
+            rule="adapters are trained and served on the weights of one base, and checkpoints do not contain the base",
+            fix=f"set model.path of policy {name} to the model of that run, or trainer.resume_mode=disable",
         )
     if (saved := checkpoint.run.get(LOADERS)) not in (None, run.get(LOADERS)):
-        value = f"{checkpoint.folder} was saved with {LOADERS}={saved}, and this run has {run.get(LOADERS)}"
-        rule = "a data loader reads the state of a data loader with as many workers"
+        value = f"{folder} was saved with {LOADERS}={saved}, and this run has {run.get(LOADERS)}"
+        rule = "a data loader resumes with the number of workers with which it was saved"
         yield ConfigError(value, rule=rule, fix=f"set {LOADERS}={saved}")
-    if config.trainer.resume_mode == "auto" and not config.trainer.val_only:
-        yield from other_run(checkpoint, run)
-
-
-def other_run(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterator[ConfigError]:
-    """Yield the differences between the run of a checkpoint and this run, except for adapters and stored weights."""
-    before, folder = checkpoint.run, checkpoint.folder
-    for key, value in run.items():
-        if key not in (ADAPTERS, BASES, STORED, LOADERS) and before.get(key, value) != value:
+    if config.trainer.resume_mode != "auto" or config.trainer.val_only:
+        return
+    for key, own in run.items():
+        if key not in (BASES, STORED, LOADERS) and checkpoint.run.get(key, own) != own:
             yield ConfigError(
-                f"{folder} was trained with {key}={before[key]}, and this run has {value}",
+                f"{folder} was trained with {key}={checkpoint.run[key]}, and this run has {own}",
                 rule="a run resumes from the last checkpoint of its folder",
                 fix="set another trainer.default_local_dir; to resume from this checkpoint nevertheless, set "
                 f"{checkpoint.arguments}",
@@ -235,9 +294,9 @@ def run_identity(run: Run) -> dict[str, object]:
     """Return the settings that must not change when a run resumes. Lengths, sizes and addresses may change."""
     specs, shared = run.mas.policies, bases(run.mas)
     full = [name for name in run.trained if not specs[name].adapter_of]
-    # Only the folder's name is compared later, because a folder may be moved or be a copy of the hub's model.
+    # Only the name of the folder is compared, because a folder may be moved, or may be a copy of a model on the hub.
     models = {name: Path(str(run.view(name).value("model.path"))) for name in [*full, *shared]}
-    identity: dict[str, object] = {
+    return {
         "algorithm.adv_estimator": str(run.config.algorithm.adv_estimator),
         LOADERS: run.config.data.dataloader_num_workers,
         "mas.workflow.name": run.mas.workflow.name,
@@ -245,40 +304,30 @@ def run_identity(run: Run) -> dict[str, object]:
         "mas.swap.agents": list(run.mas.swap.agents),
         "snapshots": {name: spec.snapshot.of for name, spec in specs.items() if spec.snapshot},
         "models": {name: models[name].name for name in full},
-        STORED: {name: _stored(run, name) for name in full},
-    }
-    if shared:
-        adapters = {name: _adapter_settings(run.view(name)) for name, spec in specs.items() if spec.adapter_of}
+        STORED: {name: _stored(run, name) for name in run.trained},
         # A checkpoint does not contain the weights of a base, so identify the base.
-        of_bases = {
+        BASES: {
             name: {"model": models[name].name, "fingerprint": fingerprint(models[name]), **_vocabulary(run.view(name))}
             for name in shared
-        }
-        identity |= {ADAPTERS: adapters, BASES: of_bases}
-    return identity
+        },
+    }
 
 
-def _stored(run: Run, name: str) -> dict[str, object]:
+def _stored(run: Run, name: str) -> Fields:
     view, pool = run.view(name), run.mas.policies[name].pool
+    lora = _lora_settings(view)
+    if view.spec.adapter_of:
+        return {ADAPTER_OF: view.spec.adapter_of, **lora}
     strategy = str(view.value("actor.strategy"))
     # With other strategies, any number of processes can load the weights.
     sharded = strategy.startswith("fsdp") and pool in run.mas.pools
-    processes = sum(pool_shape(run, pool)) if sharded else None
-    lora = {key: value for key, value in _adapter_settings(view).items() if key != "adapter_of"}
-    stored = lora if lora["lora_rank"] else {"lora_rank": 0}
-    optimizer = view.get("actor.optim.optimizer")
-    critic = {}
+    stored: Fields = {"processes": sum(pool_shape(run, pool)) if sharded else None, "strategy": strategy}
+    stored |= lora if lora["lora_rank"] else {"lora_rank": 0}
+    stored |= {"optimizer": view.get("actor.optim.optimizer"), **_vocabulary(view)}
     if run.critics:
-        critic = {CRITIC: Path(view.critic_path).name, "critic strategy": run.config.critic.strategy}
-        critic["critic optimizer"] = OmegaConf.select(run.config, "critic.optim.optimizer")
-    return {
-        "processes": processes,
-        "strategy": strategy,
-        **stored,
-        "optimizer": optimizer,
-        **_vocabulary(view),
-        **critic,
-    }
+        stored |= {CRITIC: Path(view.critic_path).name, "critic strategy": run.config.critic.strategy}
+        stored["critic optimizer"] = OmegaConf.select(run.config, "critic.optim.optimizer")
+    return stored
 
 
 def _vocabulary(view: View) -> dict[str, object]:
@@ -294,19 +343,10 @@ def _vocabulary(view: View) -> dict[str, object]:
     return {"vocabulary": hashlib.sha256(tokens.encode()).hexdigest()[:16]}
 
 
-def _configuration(model: Path) -> bytes:
-    """Return a model's config.json without the fields that change when the same model is saved again."""
-    config = json.loads((model / CONFIG).read_bytes())
-    kept = {key: value for key, value in config.items() if key not in ("_name_or_path", "transformers_version")}
-    return json.dumps(kept, sort_keys=True).encode()
-
-
-def _adapter_settings(view: View) -> dict[str, object]:
+def _lora_settings(view: View) -> Fields:
     values = {key: view.value(f"model.{key}") for key in ("lora_rank", "lora_alpha", "target_modules")}
-    if excluded := view.get("model.exclude_modules"):
-        values["exclude_modules"] = excluded
-    plain = {key: list(value) if isinstance(value, ListConfig) else value for key, value in values.items()}
-    return {"adapter_of": view.spec.adapter_of, **plain}
+    values["exclude_modules"] = view.get("model.exclude_modules") or []
+    return {key: list(value) if isinstance(value, ListConfig) else value for key, value in values.items()}
 
 
 def fingerprint(model: Path) -> str | None:
@@ -314,56 +354,37 @@ def fingerprint(model: Path) -> str | None:
     files = sorted([*model.glob("*.safetensors"), *model.glob("*.bin")]) if model.is_dir() else []
     if not files:
         return None
-    digest = hashlib.sha256(_configuration(model) if (model / CONFIG).is_file() else b"")
+    # These fields change when the same model is saved again.
+    config = json.loads((model / CONFIG).read_bytes()) if (model / CONFIG).is_file() else {}
+    kept = {key: value for key, value in config.items() if key not in ("_name_or_path", "transformers_version")}
+    digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode())
     for file in files:
         digest.update(f"{file.name} {file.stat().st_size} ".encode() + known_by(file))
     return digest.hexdigest()[:16]
 
 
-def other_adapters(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterator[ConfigError]:
-    """Yield an error for each difference between the adapters or bases of a run and of a checkpoint."""
-    saved, own = _policies_in(checkpoint.run, ADAPTERS), _policies_in(run, ADAPTERS)
-    for name in (name for name in dict.fromkeys([*saved, *own]) if saved.get(name) != own.get(name)):
-        again = f", or from its weights with mas.policies.{name}.overrides.model.lora_adapter_path="
-        yield ConfigError(
-            f"{checkpoint.folder} has policy {name} with {_text(saved.get(name))}, and this run with "
-            f"{_text(own.get(name))}",
-            rule="a run resumes with the adapters of its checkpoint: their base, rank, alpha and modules",
-            fix="have the same as in that run; or start a new run with trainer.resume_mode=disable"
-            + (f"{again}{checkpoint.folder / name}" if name in saved else ""),
-        )
-    for name, before, now in _changed(checkpoint, run, BASES):
-        yield ConfigError(
-            f"the adapters in {checkpoint.folder} were trained on {before}, and the base {name} of this run is {now}",
-            rule="adapters are trained and served on the weights of one base, of which no checkpoint has a copy",
-            fix=f"set model.path of policy {name} to the model of that run, or trainer.resume_mode=disable",
-        )
+def _changed(checkpoint: Checkpoint, run: Mapping[str, object], key: str) -> Iterator[tuple[str, Fields, Fields]]:
+    """Yield the policies whose settings differ from those in a checkpoint: name, saved and own settings.
+
+    A run may lack a policy of its checkpoint, unless the policy is an adapter.
+    """
+    saved, own = (cast("Mapping[str, Fields]", of.get(key) or {}) for of in (checkpoint.run, run))
+    for name, before in saved.items():
+        now = own.get(name, {})
+        if (now or ADAPTER_OF in before) and not _agree(before, now):
+            yield name, before, now
 
 
-def _policies_in(run: Mapping[str, object], key: str) -> dict[str, dict[str, object]]:
-    of_policies = run.get(key) or {}
-    assert isinstance(of_policies, dict)
-    return of_policies
-
-
-def _changed(checkpoint: Checkpoint, run: Mapping[str, object], key: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the policies of the run whose settings differ from those in a checkpoint: name, saved and own settings."""
-    saved = _policies_in(checkpoint.run, key)
-    for name, own in _policies_in(run, key).items():
-        if name in saved and not _agree(saved[name], own):
-            yield name, _text(saved[name]), _text(own)
-
-
-def _agree(before: Mapping[str, object], now: Mapping[str, object]) -> bool:
-    """Whether both have the same values for the keys that both have. If only `now` has a critic, they do not agree,
-    because the checkpoint has no critic to load."""
-    if CRITIC in now and CRITIC not in before:
+def _agree(before: Fields, now: Fields) -> bool:
+    """Whether all keys that both have are equal. If only one of them is an adapter, or if only `now` has a critic, they
+    do not agree, because the checkpoint lacks weights that the run would load."""
+    if (ADAPTER_OF in before) != (ADAPTER_OF in now) or (CRITIC in now and CRITIC not in before):
         return False
     return all(before.get(key) in (None, value) for key, value in now.items() if value is not None)
 
 
-def _text(settings: Mapping[str, object] | None) -> str:
-    return ", ".join(f"{key}={value}" for key, value in settings.items()) if settings else "no adapter"
+def _text(settings: Fields) -> str:
+    return ", ".join(f"{key}={value}" for key, value in settings.items()) or "no adapter"
 
 
 def saved_policies(run: Run) -> list[str]:

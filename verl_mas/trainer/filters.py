@@ -17,7 +17,7 @@ from verl_mas.verl_.data_plane import Rows
 from verl_mas.verl_.row import RowKey, RowTags
 from verl_mas.verl_.types import Fields
 
-# The run ends after this many consecutive batches whose tasks were all dropped, since no task is informative then.
+# The run ends after this many consecutive batches whose tasks were all dropped, because it would learn nothing.
 EMPTY_BATCHES = 10
 # Tolerance for rounding errors: in floats, 0.1 x 30 is above 3.
 SLACK = 1e-9
@@ -32,16 +32,7 @@ class SampledTask:
     uid: str
     reward: float  # mean of its sessions' team rewards
     spread: float  # standard deviation of its sessions' team rewards; 0 for a single session
-    informative: bool = True  # whether its sessions differ (it is not uniform); True if the filter keeps uniform tasks
-
-
-def sampled_tasks(rows: Rows, informative: Collection[str] | None = None) -> list[SampledTask]:
-    """List the tasks of these rows, in their order. `informative`: uids of the tasks that are not uniform; None means
-    all."""
-    return [
-        SampledTask(uid, fmean(each), pstdev(each), informative is None or uid in informative)
-        for uid, each in session_values(rows, "team").items()
-    ]
+    informative: bool  # whether its sessions differ; always true if the filter keeps uniform tasks
 
 
 def session_values(rows: Rows, by: str) -> dict[str, list[float]]:
@@ -95,28 +86,29 @@ class TaskFilter:
         return data_plane.join(rounds), {**metrics, **self._metrics()}
 
     def _add(self, rows: Rows) -> None:
-        tasks = sampled_tasks(rows, self._kept_by_drop(rows))
+        informative, rewards = self._informative(rows), session_values(rows, "team")
+        tasks = [SampledTask(uid, fmean(each), pstdev(each), uid in informative) for uid, each in rewards.items()]
         self._sampled += tasks
         self._rounds += 1
         self._empty = [] if any(task.informative for task in tasks) else [*self._empty, tasks]
         if len(self._empty) == EMPTY_BATCHES:
-            rewards = [task.reward for batch in self._empty for task in batch]
-            low, high = f"{min(rewards):.3g}", f"{max(rewards):.3g}"
-            seen = f"{len(rewards)} tasks, of a mean team reward of {low}" + (f" to {high}" if high != low else "")
+            means = [task.reward for batch in self._empty for task in batch]
+            low, high = f"{min(means):.3g}", f"{max(means):.3g}"
+            seen = f"{len(means)} tasks, of a mean team reward of {low}" + (f" to {high}" if high != low else "")
             raise DataError(
                 f"mas.filter.drop=uniform has dropped every task of {EMPTY_BATCHES} batches in a row: {seen}",
-                rule=f"mas.filter.by={self._spec.by}: by score a row must have an advantage, else sessions must differ",
+                rule=f"mas.filter.by={self._spec.by}: by score, a row has an advantage; else, sessions differ",
                 fix="read a session record; then take tasks of another difficulty, or raise "
                 "actor_rollout_ref.rollout.n or the temperature. With mas.filter.drop=null the run continues, and its "
                 "steps change nothing",
             )
 
-    def _kept_by_drop(self, rows: Rows) -> Collection[str] | None:
-        """Return the uids of the tasks that `mas.filter.drop` keeps; None means all tasks."""
-        if not self._spec.drop or self._spec.by == "score":
-            return self._with_advantage(rows) if self._spec.drop else None
-        values = session_values(rows, self._spec.by)
-        return {uid for uid, each in values.items() if not math.isclose(min(each), max(each))}
+    def _informative(self, rows: Rows) -> Collection[str]:
+        """Return the uids of the tasks that `mas.filter.drop` keeps."""
+        if self._spec.drop and self._spec.by == "score":
+            return self._with_advantage(rows)
+        values = session_values(rows, self._spec.by if self._spec.drop else "team")
+        return {uid for uid, each in values.items() if not (self._spec.drop and math.isclose(min(each), max(each)))}
 
     def trained_indices(self, rows: Rows) -> list[int]:
         """Return the indices of the rows that are trained on."""

@@ -2,13 +2,16 @@
 
 verl chooses a reducer by substrings of a metric's name ("min" matches `mini`), so names of agents and policies are
 added after the reduction.
+
+The weights after step v have version v, so step s updates version s - 1. The staleness of a token is the number of
+updates since the version that sampled it. A row is as stale as its oldest token.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,13 +19,18 @@ import torch
 
 from verl_mas.advantage.kernel import per_token
 from verl_mas.run_folder.metrics import names as metric_names
-from verl_mas.verl_.row import LOSS_MASK, OLD_LOG_PROBS, ROLLOUT_LOG_PROBS, RowTags, TagValues, is_padding
+from verl_mas.verl_ import data_plane, row
+from verl_mas.verl_.row import LOSS_MASK, OLD_LOG_PROBS, ROLLOUT_LOG_PROBS, RowKey, RowTags, TagValues, is_padding
+from verl_mas.verl_.types import Fields
 
 if TYPE_CHECKING:
     from verl_mas.trainer.step import Columns, PolicyRows
+    from verl_mas.verl_.data_plane import Rows
 
 # Prefixes of metrics that verl's actor does not have.
-OURS = ("rows/", "updated", "adapter/")
+OURS = ("rows/", "updated")
+# All rows with at least this staleness form one class, so that the number of metrics is bounded.
+LAST = 8
 
 
 def of_policy(name: str, metrics: Mapping[str, float]) -> dict[str, float]:
@@ -161,3 +169,74 @@ def _rows(metrics: Mapping[str, float], name: str) -> str:
     )
     notes = [f"{count:g} {word}" for count, word in ((padding, "padding"), (skipped, "skipped")) if count]
     return f"{name} {real:g} rows" + (f" ({', '.join(notes)})" if notes else "")
+
+
+def staleness_metrics(parts: Mapping[str, PolicyRows], step: int) -> dict[str, float]:
+    """Return the staleness metrics per policy, and the share of sessions with mixed versions."""
+    values: dict[str, float] = {}
+    mixed: dict[tuple[str, int], bool] = {}
+    for name, part in parts.items():
+        rows = data_plane.select(part.batch, [i for i, tag in enumerate(part.batch.tags) if not is_padding(tag)])
+        tags = [RowTags.of(tag) for tag in rows.tags]
+        extras: list[Fields] = data_plane.read(rows, [row.EXTRA_FIELDS]).pop(row.EXTRA_FIELDS).tolist()
+        values |= of_policy(name, row_metrics(tags, extras, step))
+        for key, tag in zip(map(RowKey.parse, rows.keys), tags, strict=True):
+            session = key.uid, key.session
+            mixed[session] = mixed.get(session, False) or tag.min_global_steps != tag.max_global_steps
+    return {**values, metric_names.session("mixed_versions"): sum(mixed.values()) / len(mixed)} if mixed else values
+
+
+def row_metrics(tags: Sequence[RowTags], extras: Sequence[Fields], step: int) -> dict[str, float]:
+    """Staleness of the rows from engines that count weight versions; empty for other engines."""
+    ages = [step - 1 - tag.min_global_steps for tag in tags if tag.min_global_steps is not None]
+    if not ages:
+        return {}
+    aborted = np.array([bool(extra.get(row.ABORTS, 0)) for extra in extras])
+    mixed = np.array([tag.min_global_steps != tag.max_global_steps for tag in tags])
+    classes = np.minimum(ages, LAST)
+    return {
+        "staleness/mean": float(np.mean(ages)),
+        "staleness/max": float(np.max(ages)),
+        **{f"staleness/{age}/rows": float(np.mean(classes == age)) for age in np.unique(classes)},
+        "staleness/mixed_versions": float(mixed.mean()),
+        "staleness/aborted": float(aborted.mean()),
+        "staleness/continued": float((aborted & mixed).mean()),
+    }
+
+
+class TokenCount:
+    """Counts of sampled tokens and of trained tokens since the process started."""
+
+    def __init__(self) -> None:
+        self.sampled = self.trained = 0
+
+    def keep(self, tags: Iterable[TagValues]) -> None:
+        """Count the tokens of a checkpoint's rows, which are not trained on yet, as sampled."""
+        self.sampled += _trainable_tokens(tags)
+
+    def add(
+        self, sampled: int, parts: Mapping[str, PolicyRows], left: Mapping[str, TagValues], batch: Rows
+    ) -> dict[str, float]:
+        """Count the tokens of a step and return the metrics.
+
+        `sampled`: number of tokens that trained policies sampled since the last call. `left`: the tags of the rows in
+        the replay buffer.
+        """
+        self.sampled += sampled
+        for part in parts.values():
+            masks = part.data[row.RESPONSE_MASK].unbind()
+            self.trained += sum(
+                int(mask.sum()) for mask, tag in zip(masks, part.batch.tags, strict=True) if not is_padding(tag)
+            )
+        now = set(batch.keys)
+        waiting = _trainable_tokens(tag for key, tag in left.items() if key not in now)
+        return {
+            "async/tokens/sampled": self.sampled,
+            "async/tokens/trained": self.trained,
+            "async/tokens/waiting": waiting,
+            "async/tokens/lost": self.sampled - self.trained - waiting,
+        }
+
+
+def _trainable_tokens(tags: Iterable[TagValues]) -> int:
+    return sum(tag[row.RESPONSE_LEN] for tag in tags if tag.get(row.TRAINABLE))

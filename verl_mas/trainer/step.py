@@ -14,9 +14,8 @@ from verl.workers.utils.padding import response_to_nested
 
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, RunningScores, compute_advantages, to_tokens
 from verl_mas.config.run import Run
-from verl_mas.config.schema import RewardSpec
+from verl_mas.trainer.checkpoint import running_state
 from verl_mas.trainer.loss_weights import RowWeights
-from verl_mas.trainer.running import running_state
 from verl_mas.verl_ import data_plane
 from verl_mas.verl_.data_plane import Rows
 from verl_mas.verl_.row import (
@@ -56,7 +55,7 @@ class PolicyRows:
 
     batch: Rows
     data: TensorDict = field(default_factory=TensorDict)  # fields read from `batch`, in its order: masks and scores
-    changed: Mapping[str, Tensor] = field(default_factory=dict)  # changed fields, written together with the advantages
+    changed: Mapping[str, Tensor] = field(default_factory=dict)  # fields to write together with the advantages
     weights: RowWeights = field(default_factory=lambda: RowWeights(0))
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))
     # With a critic: the advantage and return of each token. Otherwise empty, as all tokens have their row's advantage.
@@ -80,7 +79,7 @@ def read_columns(batch: Rows) -> Columns:
 
 
 def step_columns(batch: Rows, parts: Iterable[PolicyRows]) -> Columns:
-    """Return the columns of all rows of the step. Rows of `parts` were read already, so only other rows are read."""
+    """Return the columns of all rows of the step. Rows of `parts` have been read, so only other rows are read."""
     fields_of = {key: row for part in parts for key, row in _scores_and_masks(part.batch.keys, part.data).items()}
     if rest := [i for i, key in enumerate(batch.keys) if key not in fields_of]:
         untrained = data_plane.select(batch, rest)
@@ -111,38 +110,6 @@ def stack_columns(columns: Sequence[Columns]) -> Columns:
     )
 
 
-def step_advantages(
-    columns: Columns,
-    estimator: str,
-    options: AdvantageOptions,
-    team: Sequence[str],
-    chosen: Sequence[int] | None = None,
-    running: RunningScores | None = None,
-    reward: RewardSpec | None = None,
-) -> tuple[Tensor, dict[str, float]]:
-    """Compute advantages and diagnostics over all rows of the step, so that groups may span policies.
-
-    `chosen`: indices of the rows that take part; None: all rows. Their scores are added to `running`; all other rows
-    get an advantage of 0. `reward`: the weights of the team reward and the local reward in a score.
-    """
-    excluded = torch.ones(len(columns.keys), dtype=torch.bool)
-    excluded[slice(None) if chosen is None else list(chosen)] = False
-    if bool(excluded.all()):
-        return torch.zeros(len(columns.keys)), {}
-    rows = AdvantageInput.of(columns.keys, columns.tags, columns.scores)
-    rows = replace(rows, tokens=columns.tokens, padding=excluded, agents=team)
-    weights = reward or RewardSpec()
-    rows = replace(rows, team_weight=weights.team or 0.0, local_weight=weights.local or 0.0)
-    output = compute_advantages(estimator, rows, options, running)
-    return output.advantages, output.metrics
-
-
-def with_advantage(columns: Columns, advantages: Tensor, trained: Collection[str]) -> set[str]:
-    """Return the uids of the tasks in which a row of a trained policy has an advantage. `trained`: these policies."""
-    rows = zip(columns.keys, columns.tags, advantages.tolist(), strict=True)
-    return {key.uid for key, tag, value in rows if value != 0 and tag.trainable and tag.policy in trained}
-
-
 class Credit:
     """Computes the advantages of a run, with an estimator that may remember scores from step to step."""
 
@@ -163,17 +130,35 @@ class Credit:
             each = (zip(part.batch.keys, part.advantages, strict=True) for part in parts)
             of_row = {key: advantage for rows in each for key, advantage in rows}
             return torch.stack([of_row.get(str(key), torch.tensor(0.0)) for key in columns.keys]), {}
-        scores = self.running.scores if self.running else None
-        return step_advantages(columns, self._estimator, self._options, self._agents, trained_on, scores, self._reward)
+        return self.of_rows(columns, trained_on, self.running.scores if self.running else None)
+
+    def of_rows(
+        self, columns: Columns, chosen: Sequence[int], running: RunningScores | None = None
+    ) -> tuple[Tensor, dict[str, float]]:
+        """Compute advantages and diagnostics over the rows of all policies together, so that groups may span policies.
+
+        `chosen`: indices of the rows that take part. Their scores are added to `running`; all other rows get an
+        advantage of 0.
+        """
+        excluded = torch.ones(len(columns.keys), dtype=torch.bool)
+        excluded[list(chosen)] = False
+        if bool(excluded.all()):
+            return torch.zeros(len(columns.keys)), {}
+        rows = AdvantageInput.of(columns.keys, columns.tags, columns.scores)
+        weights = {"team_weight": self._reward.team or 0.0, "local_weight": self._reward.local or 0.0}
+        rows = replace(rows, tokens=columns.tokens, padding=excluded, agents=self._agents, **weights)
+        output = compute_advantages(self._estimator, rows, self._options, running)
+        return output.advantages, output.metrics
 
     def tasks_with_advantage(self, rows: Rows, trained: Collection[str]) -> set[str]:
-        """Return the uids of the tasks in which a trained row has an advantage.
+        """Return the uids of the tasks in which a row of a policy in `trained` has an advantage.
 
         Scores of earlier steps do not matter: a filter cannot be combined with an estimator that remembers scores.
         """
         columns = read_columns(rows)
-        advantages, _ = step_advantages(columns, self._estimator, self._options, self._agents, reward=self._reward)
-        return with_advantage(columns, advantages, trained)
+        advantages, _ = self.of_rows(columns, range(len(rows)))
+        each = zip(columns.keys, columns.tags, advantages.tolist(), strict=True)
+        return {key.uid for key, tag, value in each if value != 0 and tag.trainable and tag.policy in trained}
 
 
 def write_advantages(batch: Rows, columns: Columns, per_row: Tensor, parts: Mapping[str, PolicyRows]) -> None:

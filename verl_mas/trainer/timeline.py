@@ -4,8 +4,8 @@
 
 Times are wall-clock times. The format has processes and threads: here a process is a pool, and a thread is an engine or
 a trainer. The timeline begins with the run's command; the parts of the start have the number of the first step. A run
-that resumes appends to the file, and its event `start` has the step at which the run resumes: earlier events of this
-step and of later steps do not count. The page of `verl-mas view` draws the timeline, too.
+that resumes appends to the file, and its event `start` has the step at which the run resumes. Events of this step and
+of later steps that were written before `start` are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from verl_mas.errors import DataError
 from verl_mas.rollout.busy import Span, seconds, union
 from verl_mas.run_folder.disk import append_line, recording
 from verl_mas.run_folder.metrics import names as metric_names
@@ -36,7 +35,7 @@ CHECKS, RAY, TASK_RUNNER, DATA, CHECKPOINT = "checks", "ray", "task_runner", "da
 # Parts of a start that belong to a policy: training processes import (PROCESSES) and load the model (LOAD), and engines
 # start (LAUNCH).
 PROCESSES, LOAD, LAUNCH = "processes", "load", "launch"
-# Parts of a start in which the workers of the run start.
+# Parts of a start in which agent-loop workers and reward workers start.
 AGENT_LOOP_WORKERS, REWARD_WORKERS = "agent_loop_workers", "reward_workers"
 WORKERS = (AGENT_LOOP_WORKERS, REWARD_WORKERS)
 STARTING = (CHECKS, RAY, TASK_RUNNER, DATA, CHECKPOINT, PROCESSES, LOAD, LAUNCH, *WORKERS)
@@ -63,7 +62,7 @@ class TimelineEvent:
 
     @property
     def row(self) -> str:
-        """Row of the event in a picture. Each engine and each trainer has its own row."""
+        """Name of the row in which the event is drawn. Each engine and each trainer has its own row."""
         if self.event in WORKERS:
             return self.event.replace("_", " ")
         return f"{'engine' if self.event in (ENGINE, LAUNCH) else 'trainer'} {self.policy}".strip()
@@ -189,30 +188,15 @@ def idle(spans: Sequence[Span], window: Span) -> float:
 
 
 def read_timeline(run: Path) -> list[TimelineEvent]:
-    """Read the events of a run. `run`: the run's folder, or the file itself.
+    """Read the events in the folder of a run.
 
     If steps were repeated after a resume, only the events of the repetition are returned.
     """
-    file = run / FILE if run.is_dir() else run
-    if not file.is_file():
-        value = f"{file} is not a file"
-        rule = f"a training run writes {FILE} into trainer.default_local_dir"
-        fix = "give that folder; an evaluation has no timeline"
-        raise DataError(value, rule=rule, fix=fix)
     events: list[TimelineEvent] = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        if number == 1 and line == "[":
-            continue
-        try:
-            event = TimelineEvent.of(json.loads(line.rstrip(",")))
-        except (ValueError, TypeError, KeyError):
-            # A process that is killed leaves at most a part of its last line.
-            if number == 1 or not line.startswith("{"):
-                value = f"{file}, line {number}: {line[:80]!r}"
-                rule = "every line is an event of a run, as JSON"
-                fix = f"give the {FILE} of a run"
-                raise DataError(value, rule=rule, fix=fix) from None
-            continue
+    # A process that is killed leaves at most a part of its last line.
+    whole, _, _ = (run / FILE).read_text(encoding="utf-8").rpartition("\n")
+    for line in whole.splitlines()[1:]:
+        event = TimelineEvent.of(json.loads(line.rstrip(",")))
         if event.event == START:
             events = [earlier for earlier in events if earlier.step < event.step]
         events.append(event)

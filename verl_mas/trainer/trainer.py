@@ -34,13 +34,20 @@ from verl_mas.rollout.team_client import Served
 from verl_mas.run_folder.checkpoints import DATA_FILE, to_resume
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.run_folder.metrics.findings import Findings
-from verl_mas.trainer import staleness, timeline
+from verl_mas.trainer import timeline
 from verl_mas.trainer.agreement import FIRST, Agreement
 from verl_mas.trainer.batching import by_policy
-from verl_mas.trainer.checkpoint import Checkpoints, differences, in_flight_warnings, reading, run_identity
+from verl_mas.trainer.checkpoint import Checkpoints, differences, reading, run_identity
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.members import make, trained_by
-from verl_mas.trainer.metrics import agent_metrics, log_prob_metrics, of_policy, policy_metrics, step_line
+from verl_mas.trainer.metrics import (
+    TokenCount,
+    agent_metrics,
+    log_prob_metrics,
+    policy_metrics,
+    staleness_metrics,
+    step_line,
+)
 from verl_mas.trainer.policies.local_policy import PROFILED, LocalPolicy
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 from verl_mas.trainer.policies.servers import FrozenPolicy
@@ -66,7 +73,7 @@ if TYPE_CHECKING:
 
 # A child of verl's logger, which has the handler in the trainer's process.
 logger = logging.getLogger(f"verl.{__name__}")
-# Interval of polling whether the rollout has ended. verl's 2 s were almost half of a step of 4.5 s on a GPU.
+# Interval at which the end of the rollout is polled. verl's 2 s were almost half of a step of 4.5 s on a GPU.
 POLL_SECONDS = 0.25
 
 
@@ -89,15 +96,13 @@ class TeamTrainer(Recorded, SessionValidation):
         self.identity = run_identity(self.run)
         if self.resumed:
             raise_all(differences(self.resumed, self.identity, config))
-            for warning in in_flight_warnings(self.resumed, self.mode.asynchronous):
-                logger.warning("%s", warning)
         corrections = [self.run.view(name).correction for name in self.run.trained]
         corrected = any(each.get("rollout_is") or each.get("rollout_rs") for each in corrections)
         self.agreement = Agreement(self.resumed, corrected=corrected)
         with open_dict(config):
             config.trainer.v1.trainer_mode = self.mode.verl
             if self.mas.filter.refill:
-                # In a round of few tasks, all may end without rows. verl then reads further tasks one by one.
+                # All tasks of a small round may end without rows. With this setting, verl then samples further tasks.
                 config.trainer.v1.sampler.sync_refill_failed_groups = True
         if self.lock is not None:
             pools = {name: spec.pool for name, spec in self.mas.policies.items()}
@@ -110,7 +115,7 @@ class TeamTrainer(Recorded, SessionValidation):
         self.filter = TaskFilter(self.mas.filter, lambda rows: self.credit.tasks_with_advantage(rows, self.trained))
         self._named: Counter[int] = Counter()  # step -> number of tasks that are named after it
         self._sessions = SessionCounts()  # counts of the current step
-        self.token_count = staleness.TokenCount()
+        self.token_count = TokenCount()
         self._findings = Findings([name for name, member in members.items() if member.trainable])
 
     # -- set-up ---------------------------------------------------------------------------------------------
@@ -152,9 +157,8 @@ class TeamTrainer(Recorded, SessionValidation):
         super().fit(agent_loop_manager)
 
     def _start_side_by_side(self) -> None:
-        """Start agent-loop workers, reward workers and policies in parallel. This thread makes all policies first."""
-        # Import this here, because the module imports verl's trainers, which import this module.
-        from verl_mas.rollout.manager import early_workers
+        """Start agent-loop workers, reward workers and policies in parallel. This thread first creates all policies."""
+        from verl_mas.rollout.manager import early_workers  # circular at the top of this module
 
         self._workers = early_workers(self.config)
         note_when_ready(self._workers, timeline.AGENT_LOOP_WORKERS, self.timeline)
@@ -352,11 +356,8 @@ class TeamTrainer(Recorded, SessionValidation):
         if self.mode.asynchronous:
             metrics.update(idle)
             buffered_tags = self.replay_buffer.partitions[data_plane.TRAIN]
-            corrections = {name: policy.config.algorithm.rollout_correction for name, policy in self.trained.items()}
             metrics.update(self.token_count.add(self._sessions.trainable_tokens, parts, buffered_tags, batch))
-            metrics.update(staleness.metrics(parts, corrections, self.global_steps))
-        for member in self.members.values():
-            metrics.update(of_policy(member.name, member.metrics))
+            metrics.update(staleness_metrics(parts, self.global_steps))
         return self._join_rows(batch, parts)
 
     def _sample(self, tasks: int) -> tuple[Rows, dict[str, float]]:
@@ -426,7 +427,6 @@ class TeamTrainer(Recorded, SessionValidation):
             logger.warning("step %d | %s", global_steps, finding.text)
 
     def read_text(self, policy: str, ids: Tensor) -> str:
-        """Decode a policy's tokens."""
         return str(self.members[host_policy(self.mas, policy)].tokenizer.decode(ids, skip_special_tokens=True))
 
     def _log_rollout_data(self, batch: Rows, timing_raw: dict[str, float], rollout_data_dir: str) -> None:

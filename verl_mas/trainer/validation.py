@@ -1,4 +1,4 @@
-"""Validates with whole sessions: scores of the team, and metrics per agent."""
+"""Validation with whole sessions: scores of the team, and metrics per agent."""
 
 from __future__ import annotations
 
@@ -193,8 +193,8 @@ def pass_rates(sessions: Sequence[ScoredSession], expected: Mapping[tuple[str, s
         task += [0.0] * (count - len(task))
     of_sets = {source: dict(report(list(tasks.values()))) for source, tasks in values.items()}
     overall = mean_of_sets(of_sets)
-    # If sessions have an accuracy, verl reports its mean itself, with 0 for failed sessions, so ours is removed. verl
-    # does not report such a mean of rewards.
+    # If sessions have an accuracy, verl already reports its mean, with 0 for failed sessions, so ours is removed. For
+    # rewards, verl reports no mean with 0 for failed sessions.
     for source in {session.source for session in sessions if session.info.get("acc") is not None}:
         of_sets[source] = {name: value for name, value in of_sets[source].items() if not name.startswith("mean@")}
     of_sets["mean_of_sets"] = overall

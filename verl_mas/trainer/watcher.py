@@ -1,8 +1,8 @@
-"""End a run that has lost one of its processes or that its user interrupts, and print the cause and how to resume.
+"""Ends a run that has lost a process or that its user interrupts, and prints the cause and how to resume.
 
 Without the watcher, a run waits indefinitely for an agent-loop worker or a TransferQueue that is gone. The watcher is a
 thread of the driver, which can end Ray whatever the other processes wait for. It asks Ray which actors of the run are
-dead and calls none of them, so it never takes a busy actor for a lost one.
+dead and calls none of them, so it never mistakes a busy actor for a lost one.
 
 Nothing is restarted: rows, weights and requests in flight were in the lost process, and the other processes wait for
 them. The last checkpoint has all parts of the run as of one step.
@@ -53,7 +53,7 @@ SECONDS_BETWEEN_LOOKS = 2.0
 SECONDS_FOR_AN_ANSWER = 5.0
 # Ray's own limit for an unreachable GCS, which may be restarted if it keeps its data in Redis.
 SECONDS_WITHOUT_GCS = 60.0
-# A connection to a lost node breaks at once, but Ray takes some seconds to declare the node dead.
+# Calls to a lost node fail at once, but Ray takes some seconds to declare the node dead.
 SECONDS_TO_BE_SURE = 20.0
 
 # The watcher's thread simulates this signal, so that the main thread sets the handler of SIGTERM. No process sends it.
@@ -68,8 +68,8 @@ NAMES = {
     r"TransferQueueController": "TransferQueue controller",
     r"TransferQueueStorageUnit#(\d+)": r"TransferQueue storage unit \1",
 }
-# Ray's reasons for a death that count as a loss. Its other reasons: the actor was killed through Ray, its owner died,
-# or no one uses it any more.
+# Ray's reasons for an actor's death that count as a loss. With other reasons, the actor was killed through Ray, its
+# owner died, or nothing referred to it any more.
 LOSSES = ("UNSPECIFIED", "WORKER_DIED", "NODE_DIED")
 RAY_PROCESSES = {"gcs_server": "Ray's GCS", "raylet": "Ray's raylet on the node of the driver"}
 
@@ -127,7 +127,7 @@ class Watcher(Callback):
         saved, resume = ending(self._config)
         print(f"\nverl-mas: {how}; saved: {saved}; to resume: {resume}", file=sys.stderr, flush=True)  # noqa: T201
         sys.stdout.flush()
-        # A loop in a shell ends only if the command is ended by the signal, with exit code 130 or 143.
+        # A loop in a shell stops only if the command dies of the signal, with exit code 130 or 143.
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
         os._exit(128 + number)  # reached in the first process of a container, which survives the signal
@@ -182,7 +182,7 @@ def name_actors(names: Mapping[str, list[Actor]]) -> None:
 
 
 def find_lost() -> Lost | None:
-    """The first process of the run that was lost, if any."""
+    """Return the process of the run that was lost first, if any."""
     node = worker._global_node  # noqa: SLF001
     ended: Sequence[tuple[str, Popen[bytes]]] = node.dead_processes() if node else ()
     for kind, process in ended:
@@ -268,5 +268,5 @@ def message(lost: Lost, config: DictConfig) -> str:
     saved, resume = ending(config)
     if lost.name.startswith(tuple(RAY_PROCESSES.values())):
         # The run's actors notice this loss later than the driver.
-        saved += ", or a later one: the task runner lives on for a moment"
+        saved += ", or a later step: the task runner continues for a moment"
     return f"verl-mas: lost: {lost.name}\n  cause:  {lost.cause}\n  saved:  {saved}\n  resume: {resume}"

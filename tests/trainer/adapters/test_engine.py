@@ -1,6 +1,5 @@
 """Several adapters on one base: each is trained as if it were alone, by one worker and by two."""
 
-import json
 import math
 from collections.abc import Callable
 from functools import cache
@@ -16,7 +15,7 @@ from verl_mas.trainer.adapters import files
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-# One of them in CI.
+# CI runs one of the models.
 MODELS = [pytest.param(model, marks=[] if model == "tied" else pytest.mark.nightly) for model in VARIANTS]
 
 
@@ -83,7 +82,7 @@ def test_adapters_of_one_base_are_on_modules_of_their_own(folder_of):
 
 
 def test_the_checkpoint_of_an_adapter_without_rows_in_a_step_stays_the_same_byte_for_byte(saved):
-    for name in (files.CONFIG, files.WEIGHTS, files.OPTIMIZER, files.PROGRESS):
+    for name in (files.CONFIG, files.WEIGHTS, files.TRAINING):
         before, after = ((saved / moment / "solver" / name).read_bytes() for moment in ("before", "after"))
         assert before == after, name
     before, after = (load_file(saved / moment / "layers" / files.WEIGHTS) for moment in ("before", "after"))
@@ -97,7 +96,9 @@ def test_every_trainable_parameter_is_in_one_optimizer_and_an_update_changes_no_
     assert all(".lora_" in key for key in found.trainable)
 
 
-def test_the_reference_is_the_base_whatever_the_adapters_have_learned(found):
+def test_the_reference_is_the_base_whatever_the_adapters_have_learned_and_leaves_them_trainable(found):
+    norms = [metrics["grad_norm"][0] for policy in POLICIES for metrics in found.metrics[policy]]
+    assert len(norms) == STEPS * len(POLICIES) and min(norms) > 0
     before, after, adapted = found.reference
     assert torch.equal(before, after)
     assert (after - adapted).abs().max() > 1e-3
@@ -107,17 +108,6 @@ def test_each_policy_follows_its_own_schedule(found):
     cosine = [1e-2 * 0.5 * (1 + math.cos(math.pi * step / 6)) for step in range(1, STEPS + 1)]
     assert [metrics["lr"][0] for metrics in found.metrics["layers"]] == pytest.approx(cosine)
     assert [metrics["lr"][0] for metrics in found.metrics["solver"]] == pytest.approx([1.5e-3, 3e-3, 3e-3])
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_metrics_have_the_optimizer_steps_and_the_norm_of_what_the_adapter_adds(found, policy):
-    assert len(found.metrics[policy]) == STEPS
-    assert all(metrics["grad_norm"][0] > 0 for metrics in found.metrics[policy]), "after a pass of the reference, too"
-    weights = {key: found.together[policy][key] for key in found.alone[policy]}
-    pairs = [(weights[key], weights[key.replace("_A", "_B")]) for key in weights if key.endswith("lora_A.weight")]
-    norm = ALPHAS[policy] / RANKS[policy] * math.sqrt(sum(float((b @ a).square().sum()) for a, b in pairs))
-    assert [metrics["adapter/updates"] for metrics in found.metrics[policy]] == [1, 2, 3]
-    assert found.metrics[policy][-1]["adapter/norm"] == pytest.approx(norm, rel=1e-4)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -139,14 +129,10 @@ def test_a_warm_start_takes_the_weights_of_a_folder_and_a_base_saves_the_random_
 def test_any_number_of_workers_loads_what_another_number_has_saved(folder_of, model, policy):
     folder = folder_of(model)
     one, two = folder / "1" / model / "after_2" / policy, folder / "2" / model / "copied" / policy
-    for name in (files.CONFIG, files.WEIGHTS, files.PROGRESS):
-        expected, again = (one / name).read_bytes(), (two / name).read_bytes()
-        if name == files.PROGRESS:
-            # The seed is that of the run.
-            expected, again = ({**json.loads(text), "seed": 0} for text in (expected, again))
-        assert expected == again
-    before, after = (files.read_training(path)[0] for path in (one, two))
-    assert before.keys() == after.keys()
+    for name in (files.CONFIG, files.WEIGHTS):
+        assert (one / name).read_bytes() == (two / name).read_bytes()
+    (before, steps), (after, again) = (files.read_training(path) for path in (one, two))
+    assert before.keys() == after.keys() and steps == again > 0
     assert [key for key in before if differing(before[key], after[key])] == []
 
 
@@ -172,7 +158,7 @@ def test_engines_are_sent_the_weights_of_all_adapters(found):
 
 def test_the_first_weights_of_an_adapter_do_not_depend_on_its_neighbours(tied, bfloat16):
     beside = load_file(tied / "1/tied/start/solver" / files.WEIGHTS)
-    # PEFT draws them in the type of the base.
+    # PEFT samples the initial weights in the dtype of the base.
     assert differing({key: value.bfloat16().float() for key, value in beside.items()}, bfloat16.before) == []
 
 

@@ -1,22 +1,18 @@
-"""Calls of a base's processes that a run on the CPU does not show: offloading, losses of their own, the reference."""
+"""Calls to the processes of a base that a run on the CPU does not show: offloading, and a loss per adapter."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from transfer_queue import KVBatchMeta
 
-from verl_mas.config.adapters import ADAPTER, adapter_table
+from verl_mas.config.adapters import adapter_table
 from verl_mas.config.run import Run
-from verl_mas.trainer.adapters.policies import REFERENCE, AdapterPolicy, AdapterWorkers, SharedBase
+from verl_mas.trainer.adapters.policies import AdapterPolicy, SharedBase
 from verl_mas.trainer.checkpoint import Checkpoints
 from verl_mas.trainer.modes.sync import MasTrainer
 from verl_mas.trainer.policies.local_policy import Workers
 from verl_mas.trainer.pools.pools import Pools
-from verl_mas.verl_ import data_plane
-from verl_mas.verl_.row import TEMPERATURE
 
 # Settings with which verl's loss is used unchanged.
 VERLS_LOSS = {"mas__skip_zero_advantage": False, "mas__old_log_probs_every": 1}
@@ -24,7 +20,7 @@ POLICIES = {name: {"adapter_of": "main", "overrides": {"model": {"lora_rank": 4}
 
 
 class Group:
-    """verl's worker group: it writes its calls down, and saves a file."""
+    """A fake of verl's worker group that records its calls and saves a file."""
 
     world_size = 1
 
@@ -88,17 +84,6 @@ def test_a_base_is_moved_once_per_phase_for_all_of_its_adapters(team, offload, m
     made = team(actor_rollout_ref__actor__fsdp_config=offload, **VERLS_LOSS)
     made._run_by_host(["one", "two"], made.log.append)  # noqa: SLF001
     assert made.log == [*moves[:1], "one", "two", *moves[1:]]
-
-
-def test_a_call_names_the_adapter_and_a_pass_of_the_reference_names_none(monkeypatch):
-    monkeypatch.setattr(data_plane, "for_workers", lambda rows, **fields: rows)
-    rows = KVBatchMeta(partition_id="train", keys=["k"], tags=[{TEMPERATURE: 1.0}], extra_info={})
-    group = AdapterWorkers(SimpleNamespace(compute_log_prob=lambda rows: rows), "one")
-    sent = group.compute_log_prob(rows).extra_info
-    assert sent[ADAPTER] == "one" and sent["disable_auto_offload"] is True
-    rows.extra_info[REFERENCE] = True
-    sent = group.compute_log_prob(rows).extra_info
-    assert ADAPTER not in sent and REFERENCE not in sent, "verl would switch off what is trainable"
 
 
 def test_each_adapter_gets_its_own_loss_where_rows_are_weighted(team):

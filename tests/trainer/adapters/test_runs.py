@@ -1,4 +1,5 @@
-"""Two adapters on one base against two separate LoRA policies, and resumed. Both teams also have the bare base."""
+"""Two adapters on one base, compared with two separate LoRA policies and with a resumed run. All teams also use the
+bare base."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ SETTINGS = (
 
 @pytest.fixture(scope="module")
 def starts(letters, tmp_path_factory):
-    """A folder with the first weights of each adapter, which change nothing yet."""
+    """Folders with initial weights of each adapter, which do not change the base's outputs."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
@@ -86,7 +87,7 @@ def replies(run):
 def test_adapters_on_one_base_end_where_two_lora_policies_with_bases_of_their_own_end(
     train, shared, weights_of, tmp_path
 ):
-    """The bare base also replies like a frozen policy, since the replies of all agents are the same."""
+    """The replies of all agents are the same, so the bare base also replies like a frozen policy."""
     separate = train(tmp_path / "run", shared=False)
     assert replies(shared) == replies(separate)
     assert len({reply for _, _, reply in replies(shared).values()}) > 10, "nothing was sampled"
@@ -108,13 +109,10 @@ def test_engine_and_trainer_agree_on_each_adapter_also_when_they_differ(shared):
 
 def test_each_adapter_has_its_own_rate_and_the_base_is_not_trained(shared):
     for name in ADAPTERS:
-        assert of_steps(shared, name, "adapter/updates") == [1, 2, 3, 4]
         assert of_steps(shared, name, "actor/lr") == pytest.approx([RATES[name]] * STEPS)
-        assert min(of_steps(shared, name, "adapter/norm")) > 0
         losses = of_steps(shared, name, "actor/kl_loss")
         assert losses[0] == 0.0 and min(losses[1:]) > 0, "the reference is the base"
     for metrics in shared.steps.values():
-        assert metrics["policy/main/sync/seconds"] > 0 and 0 < metrics["policy/main/sync/mb"] < 1
         assert not any(key.startswith("policy/main/rows") for key in metrics)
 
 
@@ -122,14 +120,15 @@ def test_each_adapter_has_its_own_rate_and_the_base_is_not_trained(shared):
 def test_a_resumed_run_ends_where_the_unbroken_one_does_bit_for_bit(shared, resumed):
     assert sorted(resumed.steps) == [3, 4]
     files = sorted(path.name for path in (shared.checkpoint(STEPS) / "one").iterdir())
-    assert files == ["adapter_config.json", "adapter_model.safetensors", "optimizer.pt", "trainer_state.json"]
+    assert files == ["adapter_config.json", "adapter_model.safetensors", "optimizer.pt"]
     for name in ADAPTERS:
         folders = [run.checkpoint(STEPS) / name for run in (shared, resumed)]
         for file in files:
             if file != "optimizer.pt":
                 assert len({(folder / file).read_bytes() for folder in folders}) == 1, (name, file)
-        states = [torch.load(folder / "optimizer.pt", weights_only=True) for folder in folders]
-        first, second = ({(key, kind): own[key][kind] for key in own for kind in own[key]} for own in states)
+        (one, steps), (other, again) = (torch.load(path / "optimizer.pt", weights_only=True) for path in folders)
+        assert steps == again == STEPS
+        first, second = ({(key, kind): own[key][kind] for key in own for kind in own[key]} for own in (one, other))
         assert first.keys() == second.keys() and first
         assert all(torch.equal(torch.as_tensor(first[key]), torch.as_tensor(second[key])) for key in first)
 
@@ -138,4 +137,4 @@ def test_a_checkpoint_has_nothing_of_the_bases_weights(shared, letters):
     sizes = [path.stat().st_size for path in (shared.checkpoint(STEPS) / "main").rglob("*")]
     assert [path.name for path in (shared.checkpoint(STEPS) / "main").iterdir()] == ["random_state_0_of_1.pt"]
     assert sum(sizes) < 20_000 < (letters / "model" / "model.safetensors").stat().st_size
-    assert set(json.loads((shared.checkpoint(STEPS) / "run.json").read_text())["adapters"]) == set(ADAPTERS)
+    assert set(json.loads((shared.checkpoint(STEPS) / "run.json").read_text())["stored weights"]) == set(ADAPTERS)

@@ -1,4 +1,4 @@
-"""Writes every batch of the training to a file, and ends the trainer's process while it waits for one.
+"""Writes every training batch to a file, and kills the trainer's process while it waits for a batch.
 
 Loaded by verl in every process.
 """
@@ -28,7 +28,7 @@ def _recorded(sample: Any) -> Any:
         import transfer_queue as tq
 
         if partition_id == "train" and str(global_steps) == os.environ.get("DIE_AT"):
-            # Its sessions have begun.
+            # By now, sessions of the step have started.
             time.sleep(0.5)
             os.kill(os.getpid(), signal.SIGKILL)
         batch, metrics = sample(self, global_steps, partition_id, batch_size)

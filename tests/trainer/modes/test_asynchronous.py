@@ -1,9 +1,12 @@
-"""Dispatch of tasks in asynchronous modes: their time, names and steps."""
+"""Asynchronous modes: dispatch of tasks, the replay buffer, and the order of engines and gates in a step."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from contextlib import nullcontext
+from functools import partial
+from threading import Barrier
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -13,12 +16,16 @@ from omegaconf import OmegaConf
 from ray.exceptions import RayActorError
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
+from verl_mas.config.run import load
 from verl_mas.config.schema import FaultSpec, MasConfig
 from verl_mas.errors import EngineLost, SessionsFailed
 from verl_mas.rollout.counts import SessionCounts
+from verl_mas.trainer.metrics import TokenCount
 from verl_mas.trainer.modes import asynchronous
-from verl_mas.trainer.modes.asynchronous import FAILED_BATCHES, ColocatedAsyncTrainer, TeamBuffer, warm_up
-from verl_mas.trainer.staleness import TokenCount
+from verl_mas.trainer.modes.asynchronous import FAILED_BATCHES, ColocatedAsyncTrainer, SeparateAsyncTrainer, TeamBuffer
+from verl_mas.trainer.policies.separate import SeparatePolicy
+from verl_mas.trainer.policies.servers import FrozenPolicy
+from verl_mas.trainer.pools.pools import Pools
 from verl_mas.verl_ import data_plane
 
 BATCH = 4
@@ -84,15 +91,10 @@ def test_no_more_tasks_are_dispatched_than_the_steps_that_remain_can_train_on(tr
     ("restored", "added"), [(0, {4: 8}), (6, {4: 2}), (8, {}), (20, {})], ids=["none", "some", "all", "more"]
 )
 def test_a_run_that_resumes_dispatches_what_its_checkpoint_lacks(trainer, restored, added):
-    """A step of theirs could have the names of tasks that are there."""
+    """Warm-up tasks of earlier steps could get the names of restored tasks."""
     made = trainer(2, step=4, restored=[(f"3-{i}", 3) for i in range(restored)])
     made.on_train_begin()
     assert {step: count for step, count in dispatched(made).items() if step != 3} == added
-
-
-def test_the_steps_of_a_warm_up_are_whole_batches_but_for_the_oldest():
-    assert list(warm_up(7, 3, 1).items()) == [(-2, 1), (-1, 3), (0, 3)]
-    assert warm_up(7, 3, 5) == {5: 7} and warm_up(0, 3, 5) == warm_up(0, 3, 1) == {}
 
 
 def test_tasks_without_rows_start_again_with_the_steps_that_they_have(trainer, monkeypatch):
@@ -130,7 +132,7 @@ def test_sessions_that_still_run_are_ended_however_the_run_ends(trainer, monkeyp
 
 
 class Queue:
-    """TransferQueue's tags."""
+    """A fake of TransferQueue that has only tags."""
 
     def __init__(self):
         self.partitions = {"train": {}, "val": {}}
@@ -232,3 +234,80 @@ def test_validation_is_sampled_whole_while_tasks_of_the_training_are_out(queue, 
     queue.task("val3-0-1", 3, "failure", partition="val")
     assert sampled(buffer(threshold=2), 3, partition="val") == ["val3-0-0_0_0"]
     assert "3-0" in queue.partitions["train"]
+
+
+APART = {
+    "policies": {"a": {"engines": "serve"}, "guide": {"trainable": False}, "b": {"engines": "serve"}},
+    "pools": {name: {} for name in ("a", "b", "serve", "guides")},
+}
+KINDS = {"a": SeparatePolicy, "guide": FrozenPolicy, "b": SeparatePolicy}
+
+
+def member(name, log, together):
+    """Make a policy without processes that logs its calls."""
+
+    def abort():
+        # The barrier opens only if all engines are aborted at the same time.
+        together.wait(timeout=5)
+        log.append("abort")
+
+    policy = object.__new__(KINDS[name])
+    policy.abort, policy.wake = abort, lambda step: log.append(f"wake {name} {step}")
+    policy.sleep, policy.resume = (partial(log.append, f"{moment} {name}") for moment in ("sleep", "resume"))
+    return policy
+
+
+AWAKE = ["wake a 3", "wake guide 3", "wake b 3"]
+ASLEEP = ["sleep a", "sleep guide", "sleep b"]
+RESUMED = ["resume a", "resume guide", "resume b"]
+# Only the gate of a policy is closed while it gets weights. A frozen policy keeps serving.
+BEHIND_ITS_GATE = ["close ['a']", "wake a 3", "open ['a']", "close ['b']", "wake b 3", "open ['b']"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "moment", "expected"),
+    [
+        (ColocatedAsyncTrainer, "on_init_end", AWAKE),
+        (ColocatedAsyncTrainer, "on_sample_end", ["close all", "abort", "abort", "abort", *ASLEEP]),
+        (ColocatedAsyncTrainer, "on_step_end", [*AWAKE, *RESUMED, "open all"]),
+        (SeparateAsyncTrainer, "on_init_end", AWAKE),
+        (SeparateAsyncTrainer, "on_sample_end", []),
+        (SeparateAsyncTrainer, "on_step_end", BEHIND_ITS_GATE),
+    ],
+)
+def test_engines_are_aborted_at_once_behind_closed_gates_and_requests_come_last(monkeypatch, kind, moment, expected):
+    made, log, together = object.__new__(kind), [], Barrier(len(KINDS))
+    made.members = {name: member(name, log, together) for name in KINDS}
+    made.pools = SimpleNamespace(each=lambda names, work: [work(name) for name in names])
+    made.agent_loop_manager = SimpleNamespace(
+        pause=lambda names="all": log.append(f"close {names}"), resume=lambda names="all": log.append(f"open {names}")
+    )
+    made.global_steps, made.curr_step_profile, made.timing_raw = 3, False, {}
+    made.mas = load(APART)
+    monkeypatch.setattr("verl_mas.trainer.trainer.refresh", lambda members, step: None)
+    made.on_init_end()
+    if moment != "on_init_end":
+        log.clear()
+        getattr(made, moment)()
+    assert log == expected
+
+
+@pytest.mark.parametrize(("serving", "together"), [(("serve", "serve"), 1), (("serve", "guides"), 2)])
+def test_policies_of_two_pools_are_sent_to_one_serving_pool_in_turn(serving, together):
+    made, sending, most = object.__new__(SeparateAsyncTrainer), [], []
+
+    def send(step):
+        sending.append(step)
+        time.sleep(0.05)
+        most.append(len(sending))
+        sending.pop()
+
+    policies = {name: {"pool": name, "engines": to} for name, to in zip("ab", serving, strict=True)}
+    made.mas, made.pools = load({**APART, "policies": policies}), object.__new__(Pools)
+    made.pools.mas, made.members = made.mas, {name: object.__new__(SeparatePolicy) for name in "ab"}
+    for policy in made.members.values():
+        policy.wake = send
+    made.agent_loop_manager, made.global_steps, made.timing_raw = Mock(), 3, {}
+    made.on_init_end()
+    made.on_step_end()
+    assert max(most) == together

@@ -1,4 +1,4 @@
-"""A run goes on while its sessions raise whatever code of others can raise."""
+"""A run continues although its sessions raise every kind of exception that user code can raise."""
 
 from __future__ import annotations
 

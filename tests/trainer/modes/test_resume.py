@@ -1,4 +1,4 @@
-"""Tasks are dispatched a step ahead of their training: two trained policies and a frozen one, killed in the middle of a
+"""A run that dispatches tasks one step ahead, with two trained policies and a frozen one: killed in the middle of a
 rollout, and resumed."""
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run(train_team, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def batches(run):
-    """The rows of every step, of both attempts at it."""
+    """The rows of every step, of the killed run and of the resumed run."""
     read = {name: (run.folder / f"{name}.jsonl").read_text().splitlines() for name in ("killed", "resumed")}
     found = {name: {batch["step"]: batch["rows"] for batch in map(json.loads, lines)} for name, lines in read.items()}
     assert list(found["killed"]) == [1, 2, 3] and list(found["resumed"]) == [3, 4, 5]
@@ -60,7 +60,7 @@ def batches(run):
 
 @pytest.fixture(scope="module")
 def trained(batches):
-    """The rows of every step that the weights at the end are trained on."""
+    """The rows of every step on which the final weights were trained."""
     return {**{step: batches["killed"][step] for step in range(1, SAVED + 1)}, **batches["resumed"]}
 
 

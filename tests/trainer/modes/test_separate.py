@@ -1,4 +1,4 @@
-"""Policies that train on GPUs of their own while their engines serve on."""
+"""Policies that train on separate GPUs while their engines keep serving."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_engines_generate_while_policies_are_trained_and_a_batch_is_of_the_weigh
     during = [sum(record["sampled"].values()) for record in records if record["kind"] == "train"]
     assert sum(during) > 0
     stale = {step: values["training/off_policy/trajectory_staleness/max"] for step, values in done.steps.items()}
-    # The first batch and that of the warm-up are both of the first weights.
+    # The first two batches are sampled with the initial weights.
     assert stale == {1: 0, 2: 1, 3: 1}
     # Tasks have the progress of the step that dispatched them.
     sessions = read_sessions(done.folder / "checkpoints" / "trajectories")

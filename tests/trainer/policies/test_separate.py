@@ -43,7 +43,7 @@ def test_parameters_that_wait_in_host_memory_are_moved_back_after_a_transfer(off
 
 
 def test_verl_finds_the_checkpoint_engine_beside_the_engines_of_a_frozen_policy(make, monkeypatch):
-    """verl also makes a checkpoint engine there."""
+    """verl makes a checkpoint engine for frozen policies, too."""
     monkeypatch.setattr(members, "FrozenPolicy", lambda name, view, pool: view.actor_rollout_ref.rollout)
     config = make(
         mas__policies={"main": {}, "guide": {"trainable": False}},

@@ -32,7 +32,7 @@ def test_the_rollout_is_polled_as_often_as_configured(monkeypatch, given, second
 
 
 class SlowReplica:
-    """A replica that waits for its processes when it starts; the last of eight cannot start."""
+    """A replica that starts slowly, or cannot start if its GPU is `broken`."""
 
     def __init__(self, replica_rank, **given):
         self.server_handle = self.server_address = replica_rank
@@ -45,7 +45,7 @@ class SlowReplica:
 
 @pytest.fixture
 def started(monkeypatch):
-    """Start the engines of a frozen policy, each of which has one of these GPUs."""
+    """Start the engines of a frozen policy, one per GPU."""
 
     class SlowEngines(Engines):
         rollout_replica_class = SlowReplica

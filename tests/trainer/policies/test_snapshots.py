@@ -1,4 +1,4 @@
-"""Snapshots: when they are taken, and the folders that weights go through."""
+"""Snapshots: when they are taken, and the folders through which weights are transferred."""
 
 from __future__ import annotations
 

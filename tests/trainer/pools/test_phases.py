@@ -9,7 +9,7 @@ from verl_mas.trainer.pools.phases import TimeSlices, sleep_methods
 
 
 class Engines:
-    """Two policies' engines, of which one may be awake; a request to a sleeping one is an error."""
+    """The engines of two policies. Only one policy may be awake, and a request to a sleeping engine is an error."""
 
     def __init__(self):
         self.awake, self.running, self.changes, self.served = "a", 0, 0, []
@@ -91,7 +91,7 @@ def test_a_caller_cancelled_while_it_waits_does_not_hold_up_its_policy():
 
 
 def test_the_engines_are_put_to_sleep_only_after_a_change_that_is_under_way():
-    """The last request of a rollout was cancelled while it waited: its policy still gets the time slice."""
+    """If the last request of a rollout is cancelled while it waits, its policy still gets the time slice."""
 
     async def session(engines):
         await engines.slices.enter("a")

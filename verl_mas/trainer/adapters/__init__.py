@@ -1,1 +1,1 @@
-"""Policies that are adapters on one base: one worker group and one set of engines for all of them."""
+"""Adapters on one base, which share one worker group and one set of engines."""

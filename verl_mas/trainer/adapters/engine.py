@@ -1,6 +1,6 @@
 """verl's FSDP2 engine with several LoRA adapters on one frozen base.
 
-All adapters are trainable at all times, and the base never is. A flag of each layer selects the adapter that computes.
+All adapters are always trainable, and the base never is. A flag of each layer selects the adapter that computes.
 PEFT's own `set_adapter` and `disable_adapter` are not used, because they also switch `requires_grad`. With them, all
 adapters but one would stay frozen after a pass of the reference model, and their updates would silently have a gradient
 of zero. Besides, if nothing is trainable in the very first forward pass, FSDP2 does not determine the dtype of
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard, cast
+from typing import TypeGuard, TypeVar, cast
 
 import torch
 from omegaconf import OmegaConf
@@ -40,19 +40,19 @@ from verl_mas.errors import ConfigError
 from verl_mas.trainer.adapters import files
 from verl_mas.trainer.adapters.files import OptimizerState
 
+T = TypeVar("T")
 # Vendor name by which verl's registry finds this engine, while `strategy` stays fsdp2.
 VENDOR = "verl_mas_adapters"
 
 
 @dataclass
 class AdapterTraining:
-    """Optimiser and schedule of one adapter. They are attributes of the engine while the adapter is in use."""
+    """Optimiser and schedule of one adapter. The engine has them as its own attributes while the adapter is in use."""
 
     optimizer: Optimizer
     lr_scheduler: LambdaLR
     optimizer_config: FSDPOptimizerConfig
     scaler: ShardedGradScaler | None
-    updates: int = 0
 
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device=["cuda", "npu"], vendor=VENDOR)
@@ -171,28 +171,6 @@ class FsdpAdapterEngine(SharedPrefixes):
     def _build_lr_scheduler(self, optimizer: None) -> None:
         """Do nothing: the schedulers are built with the optimisers."""
 
-    # -- training ------------------------------------------------------------------------------------------
-
-    def optimizer_step(self) -> float:
-        norm: float = super().optimizer_step()
-        assert self._used is not None
-        self.training[self._used].updates += 1
-        return norm
-
-    def facts(self, policy: str) -> dict[str, float]:
-        """Return an adapter's metrics: its optimiser steps, and the norm of the matrix that it adds to the base's
-        weights. All workers must call it together, since it gathers shards."""
-        adapter, parameters = self.adapters[policy], self.parameters[policy]
-        squares = []
-        for key, parameter in parameters.items():
-            before, is_a, after = key.rpartition("_A")
-            if is_a:
-                # |BA|^2 is the sum over the elementwise product of B'B and AA', which are matrices of rank x rank.
-                a, b = whole(parameter), whole(parameters[f"{before}_B{after}"])
-                squares.append(((b.T @ b) * (a @ a.T)).sum())
-        norm = adapter.alpha / adapter.rank * float(torch.stack(squares).sum()) ** 0.5
-        return {"adapter/updates": self.training[policy].updates, "adapter/norm": norm}
-
     # -- weights for engines and checkpoints ----------------------------------------------------------------
 
     def get_per_tensor_param(  # type: ignore[override]
@@ -207,12 +185,6 @@ class FsdpAdapterEngine(SharedPrefixes):
         for policy, parameters in self.parameters.items():
             for key, parameter in parameters.items():
                 yield stream_name(policy, key), whole(parameter).to(self._autocast_dtype)
-
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes of all adapters, which one sync sends to an engine."""
-        numbers = sum(parameter.numel() for own in self.parameters.values() for parameter in own.values())
-        return numbers * self._autocast_dtype.itemsize
 
     def _plain_config(self, policy: str) -> dict[str, object]:
         config = self.module.peft_config[self.adapters[policy].name]
@@ -229,8 +201,7 @@ class FsdpAdapterEngine(SharedPrefixes):
         optimizer = optimizer_state(training.optimizer, parameters)
         if self.rank == 0:
             files.write_weights(folder, self._plain_config(policy), weights)
-            schedule, seed = training.lr_scheduler.last_epoch, self.adapters[policy].seed
-            files.write_training(folder, optimizer, files.AdapterProgress(training.updates, schedule, seed))
+            files.write_training(folder, optimizer, training.lr_scheduler.last_epoch)
         torch.distributed.barrier()
 
     def load_adapter(self, policy: str, folder: Path) -> None:
@@ -238,13 +209,9 @@ class FsdpAdapterEngine(SharedPrefixes):
         settings."""
         self._load_weights(policy, folder)
         training = self.training[policy]
-        optimizer, progress = files.read_training(folder) if self.rank == 0 else (None, None)
+        optimizer, steps = files.read_training(folder) if self.rank == 0 else (None, 0)
         set_optimizer_state(training.optimizer, self.parameters[policy], optimizer)
-        box = [progress]
-        torch.distributed.broadcast_object_list(box, src=0)
-        assert box[0] is not None
-        training.updates = box[0].updates
-        _set_schedule(training.lr_scheduler, box[0].schedule)
+        _set_schedule(training.lr_scheduler, _of_first(steps))
 
     def _load_weights(self, policy: str, folder: Path) -> None:
         parameters = self.parameters[policy]
@@ -290,9 +257,9 @@ def _check_same(policy: str, folder: Path, parameters: Mapping[str, Tensor], giv
         raise ConfigError(
             f"the adapter in {folder} does not fit policy {policy}: {len(wrong)} weights differ. {wrong[0]} is "
             f"{there.get(wrong[0], 'not')} in the folder, and {expected.get(wrong[0], 'not')} in the policy",
-            rule="an adapter is on the modules and of the sizes that its weights were trained on",
-            fix="set model.path of the base and model.target_modules of the policy as they were, or start from another "
-            "adapter",
+            rule="an adapter has the modules and sizes with which its weights were trained",
+            fix="set model.path of the base and model.target_modules of the policy to those of that training, or start "
+            "from another adapter",
         )
 
 
@@ -318,7 +285,7 @@ def split_as(like: Tensor, given: Tensor | None) -> Tensor:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> OptimizerState:
-    """Return an optimiser's state of each parameter that it has updated, unsharded and in host memory."""
+    """Return the state of an optimiser for each parameter that it has updated, unsharded and in host memory."""
     return {
         key: {name: _saved(value, f"{name} of {key}") for name, value in optimizer.state[parameter].items()}
         for key, parameter in parameters.items()
@@ -358,8 +325,14 @@ def _known_to_all(given: OptimizerState | None) -> OptimizerState:
         key: {name: value.to("meta") if _is_split(value) else value for name, value in own.items()}
         for key, own in given.items()
     }
-    box = [outline]
-    torch.distributed.broadcast_object_list(box, src=0)
-    known = box[0] if given is None else given
+    of_first = _of_first(outline)
+    known = of_first if given is None else given
     assert known is not None
     return known
+
+
+def _of_first(value: T) -> T:
+    """Return the first worker's value in all workers."""
+    box = [value]
+    torch.distributed.broadcast_object_list(box, src=0)
+    return box[0]

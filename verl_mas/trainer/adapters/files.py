@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,20 +18,11 @@ from torch import Tensor
 from verl_mas.errors import ConfigError
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-OPTIMIZER, PROGRESS = "optimizer.pt", "trainer_state.json"
+TRAINING = "optimizer.pt"
 
 Tensors: TypeAlias = dict[str, Tensor]
-# Name of a weight -> name of a value that its optimiser keeps -> the value.
+# Name of a weight -> name of a value that the optimiser stores for it -> the value.
 OptimizerState: TypeAlias = dict[str, dict[str, object]]
-
-
-@dataclass(frozen=True)
-class AdapterProgress:
-    """Progress of an adapter's training."""
-
-    updates: int  # optimiser steps
-    schedule: int  # steps of the learning rate's schedule
-    seed: int  # seed of its initial weights
 
 
 def plain_config(config: LoraConfig) -> dict[str, object]:
@@ -62,17 +52,17 @@ def read_weights(folder: Path, config: Mapping[str, object]) -> Tensors:
     return load_file(folder / WEIGHTS)
 
 
-# _SCALING: fields that decide, besides the weights, which function an adapter computes. _SETTINGS: two of these fields
-# -> the settings of a policy that set them.
+# _SCALING: fields that, besides the weights, determine the function of an adapter. _SETTINGS: two of these fields ->
+# the settings of a policy from which they come.
 _SCALING = ("r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "alora_invocation_tokens")
 _SETTINGS = {"r": "model.lora_rank", "lora_alpha": "model.lora_alpha"}
 
 
-def write_training(folder: Path, optimizer: OptimizerState, progress: AdapterProgress) -> None:
-    torch.save(optimizer, folder / OPTIMIZER)
-    (folder / PROGRESS).write_text(json.dumps(asdict(progress)) + "\n")
+def write_training(folder: Path, optimizer: OptimizerState, schedule: int) -> None:
+    """Write the state of an optimiser, and the number of steps of its learning-rate schedule."""
+    torch.save((optimizer, schedule), folder / TRAINING)
 
 
-def read_training(folder: Path) -> tuple[OptimizerState, AdapterProgress]:
-    optimizer: OptimizerState = torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
-    return optimizer, AdapterProgress(**json.loads((folder / PROGRESS).read_text()))
+def read_training(folder: Path) -> tuple[OptimizerState, int]:
+    saved: tuple[OptimizerState, int] = torch.load(folder / TRAINING, map_location="cpu", weights_only=True)
+    return saved

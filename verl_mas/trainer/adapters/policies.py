@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +22,7 @@ from verl_mas.verl_.data_plane import Rows
 
 
 class SharedBase(LocalPolicy):
-    """An untrained policy with adapters. Its own weights serve the requests that name no adapter."""
+    """An untrained policy with adapters. Requests that name no adapter are served with the policy's own weights."""
 
     worker = AdapterWorker
 
@@ -36,11 +35,9 @@ class SharedBase(LocalPolicy):
             view.actor_rollout_ref.rollout.load_format = "auto"
         super().__init__(name, view, pool, total_steps)
         self.adapters: dict[str, AdapterPolicy] = {}
-        self.metrics: dict[str, float] = {}
 
     def start(self, turn: Turn) -> None:
         super().start(turn)
-        self._sent_bytes: int = self.actor_rollout_wg.sent_bytes()[0]
         for adapter in self.adapters.values():
             adapter.init()
 
@@ -48,17 +45,9 @@ class SharedBase(LocalPolicy):
     def on_device(self) -> Iterator[None]:
         """Keep the base on the device. Otherwise verl would move it to the GPU and back for every call with an
         adapter."""
-        if self.offloads:
-            self.actor_rollout_wg.to("device", model=True, optimizer=False, grad=False)
+        self.move("device")
         yield
-        if self.offloads:
-            self.actor_rollout_wg.to("cpu", model=True, optimizer=False, grad=False)
-
-    def wake(self, step: int) -> None:
-        """Wake the engines, which allocate their GPU memory again, and send them all adapters."""
-        start = time.perf_counter()
-        super().wake(step)
-        self.metrics = {"sync/seconds": time.perf_counter() - start, "sync/mb": self._sent_bytes / 1e6}
+        self.move("cpu")
 
     # -- checkpoints ----------------------------------------------------------------------------------------
 
@@ -75,10 +64,8 @@ class SharedBase(LocalPolicy):
 
 
 T = TypeVar("T")
-# Key that verl's trainer sets for a pass of the reference model, which is the base without the adapter.
+# Key that verl's trainer sets for a pass of the reference model. Here this is the base without an adapter.
 REFERENCE = "no_lora_adapter"
-# Metrics that the processes of a base report in addition to verl's metrics of an actor.
-ADAPTER_METRICS = ("adapter/updates", "adapter/norm")
 
 
 class AdapterPolicy(PolicyTrainer):
@@ -96,11 +83,6 @@ class AdapterPolicy(PolicyTrainer):
         self.ref_in_actor = True
         if loss := self.own_loss():
             self.actor_rollout_wg.set_adapter_loss(self.name, loss)
-
-    def update(self, rows: Rows, metrics: dict[str, float], *, counted: float) -> None:
-        super().update(rows, metrics, counted=counted)
-        for key in ADAPTER_METRICS:
-            metrics[key] = metrics.pop(f"actor/{key}")
 
     def empty_cache(self) -> None:
         """Do nothing: the base empties the cache once for all of its adapters."""

@@ -1,4 +1,4 @@
-"""A worker of a base: it computes with the adapter that a batch names, or with the bare base."""
+"""The worker of a base, which computes with the adapter that a batch names, or with the bare base."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class AdapterWorker(PolicyWorker):
     @on_all
     def init_model(self) -> None:
         super().init_model()
-        # Each adapter has its own settings object, because verl's loss writes facts of a batch into it.
+        # Each adapter has its own settings object, because verl's loss stores facts about the batch in it.
         self._losses: dict[str, Loss] = {
             policy: partial(ppo_loss, config=omega_conf_to_dataclass(OmegaConf.create(one.actor)))
             for policy, one in self.adapters.items()
@@ -85,15 +85,7 @@ class AdapterWorker(PolicyWorker):
         assert policy is not None, "the base of adapters is not trained"
         with self.actor.engine.adapter(policy):
             self.actor.set_loss_fn(self._losses[policy])
-            output = super().update_actor(data)
-        facts = self.actor.engine.facts(policy)
-        if output is not None:
-            tu.get(output, "metrics").update(facts)
-        return output
-
-    @on_all
-    def sent_bytes(self) -> int:
-        return self.actor.engine.sent_bytes
+            return super().update_actor(data)
 
     @on_all
     def save_adapter(self, policy: str, folder: str) -> None:

@@ -153,6 +153,11 @@ class LocalPolicy(Servers, PPOTrainer):
     def sleep(self) -> None:
         self.checkpoint_manager.sleep_replicas()
 
+    def move(self, device: str) -> None:
+        """Move the parameters to a device if they are offloaded. verl itself moves them only for a single call."""
+        if self.offloads:
+            self.actor_rollout_wg.to(device, model=True, optimizer=False, grad=False)
+
     @property
     def workers(self) -> list[Actor]:
         """The training processes of the policy."""

@@ -249,15 +249,8 @@ class PolicyTrainer(LocalPolicy):
         with writing(folder):
             ray.get(group.execute_checkpoint_engine(["use"] * group.world_size, [str(folder)] * group.world_size))
             ray.get(group.update_weights(global_steps=step, mode=BACKEND))
-        self.unload()
-
-    def unload(self) -> None:
-        """Move the parameters that were loaded for a transfer back to the host.
-
-        verl moves them back only after a transfer to engines on the policy's own devices.
-        """
-        if self.offloads:
-            self.actor_rollout_wg.to("cpu", model=True, optimizer=False, grad=False)
+        # verl moves the parameters back only after a transfer to engines on the policy's own devices.
+        self.move("cpu")
 
     def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
         for group, part in self._stored:

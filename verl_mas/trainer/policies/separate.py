@@ -46,7 +46,8 @@ class SeparatePolicy(PolicyTrainer):
     def wake(self, step: int) -> None:
         """Send the engines the current weights. Running requests are aborted, and can be resumed."""
         super().wake(step)
-        self.unload()
+        # verl moves the parameters back only after a transfer to engines on the policy's own devices.
+        self.move("cpu")
 
     def sleep(self) -> None:
         """Do nothing: the engines have their own GPUs."""

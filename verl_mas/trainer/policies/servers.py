@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, ParamSpec
 
 import ray
@@ -38,7 +37,6 @@ class Servers:
     name: str
     config: DictConfig
     llm_server_manager: LLMServerManager
-    metrics: Mapping[str, float] = MappingProxyType({})  # metrics of the last `wake`
 
     @property
     def saved(self) -> Mapping[str, Saved]:

@@ -1,4 +1,4 @@
-"""verl's training worker of a policy, which counts the tensors of every push of weights.
+"""verl's training worker of a policy, extended to count the tensors of every push of weights.
 
 Neither verl nor the engines refuse a push that lacks tensors, so an engine would keep old weights for these tensors.
 Every push takes its weights from one method of the training engine, so the tensors are counted there. This covers

@@ -1,1 +1,1 @@
-"""Which policies share which GPUs, and when."""
+"""Sharing of GPUs: which policies share which GPUs, and when."""

@@ -31,7 +31,7 @@ FILES = (
     f"{SECTION}.rollout.multi_turn.tool_config_path",
     f"{SECTION}.rollout.multi_turn.function_tool_path",
 )
-# Time limit of the check, since imports from a cold disk that all nodes share are slow.
+# Time limit of the check. It is long, because imports from a cold shared disk are slow.
 LIMIT_S = 300.0
 PACKAGES = ("verl", "verl-mas")
 logger = logging.getLogger(f"verl.{__name__}")
@@ -54,14 +54,13 @@ def check_nodes(run: Run, pools: Collection[str]) -> Iterator[ConfigError]:
         return
     expected = _expected(run)
     until = time.monotonic() + LIMIT_S
-    # Key by node id: several Ray nodes on one machine share an address.
-    answers = {}
-    for node, name in other_nodes.items():
-        where = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-        answers[node] = name, _look.options(scheduling_strategy=where).remote(expected)
-    for name, answer in answers.values():
+    answers = [
+        (name, _look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(expected))
+        for node, name in other_nodes.items()
+    ]
+    for name, answer in answers:
         try:
-            errors, warnings = ray.get(answer, timeout=max(until - time.monotonic(), 0))
+            problems = ray.get(answer, timeout=max(until - time.monotonic(), 0))
         except RayError as error:
             late = isinstance(error, GetTimeoutError)
             why = f"no answer after {LIMIT_S:g} s" if late else str(error).strip().splitlines()[-1]
@@ -69,9 +68,11 @@ def check_nodes(run: Run, pools: Collection[str]) -> Iterator[ConfigError]:
             fix = "install the same packages there as on the trainer's node, and look at `ray status`"
             yield ConfigError(f"on node {name}: {why}", rule=rule, fix=fix)
         else:
-            yield from (ConfigError(f"on node {name}: {e.value}", rule=e.rule, fix=e.fix) for e in errors)
-            for warning in warnings:
-                logger.warning("on node %s: %s", name, warning)
+            for problem in problems:
+                if isinstance(problem, ConfigError):
+                    yield ConfigError(f"on node {name}: {problem.value}", rule=problem.rule, fix=problem.fix)
+                else:
+                    logger.warning("on node %s: %s", name, problem)
 
 
 def _nodes(config: DictConfig, pools: Collection[str]) -> dict[str, str]:
@@ -99,33 +100,32 @@ def _expected(run: Run) -> Expected:
 
 
 @ray.remote(num_cpus=0, max_retries=0)
-def _look(expected: Expected) -> tuple[list[ConfigError], list[ConfigWarning]]:
+def _look(expected: Expected) -> list[ConfigError | ConfigWarning]:
     worker_folder.enter()
     return look(expected)
 
 
-def look(expected: Expected) -> tuple[list[ConfigError], list[ConfigWarning]]:
+def look(expected: Expected) -> list[ConfigError | ConfigWarning]:
     """Find the errors and warnings of this node."""
-    errors = list(_differences(expected))
+    problems: list[ConfigError | ConfigWarning] = list(_differences(expected))
     try:
         load_user_code(expected.mas)
     except ConfigErrors as error:
-        errors += error.errors
+        problems += error.errors
     except ConfigError as error:
-        errors.append(error)
+        problems.append(error)
     for name, spec in expected.mas.policies.items():
         if spec.remote:
-            problems = check_endpoint(spec.remote.base_url, spec.remote.api_key_env, f"mas.policies.{name}.remote.")
-            errors += [problem for problem in problems if isinstance(problem, ConfigError)]
-    if not expected.output or os.path.exists(expected.output):
-        return errors, []
-    other_folder = ConfigWarning(
-        f"trainer.default_local_dir={os.path.dirname(expected.output)} is not the folder of the trainer's node",
-        reason="each node writes its part of a checkpoint, and its sessions, to its own disk; a run resumes only "
-        "where all parts are in one folder",
-        fix="set trainer.default_local_dir to a folder of a disk that all nodes mount",
-    )
-    return errors, [other_folder]
+            found = check_endpoint(spec.remote.base_url, spec.remote.api_key_env, f"mas.policies.{name}.remote.")
+            problems += [problem for problem in found if isinstance(problem, ConfigError)]
+    if expected.output and not os.path.exists(expected.output):
+        value = f"trainer.default_local_dir={os.path.dirname(expected.output)} is not the folder of the trainer's node"
+        reason = (
+            "each node writes its part of a checkpoint, and its sessions, to its own disk; a run resumes only where "
+            "all parts are in one folder"
+        )
+        problems.append(ConfigWarning(value, reason, "set trainer.default_local_dir to a disk that all nodes mount"))
+    return problems
 
 
 def _differences(expected: Expected) -> Iterator[ConfigError]:

@@ -7,7 +7,7 @@ crash or a leak in one policy does not affect another.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -19,7 +19,7 @@ from verl.plugin.platform import get_platform
 from verl.single_controller.ray import RayResourcePool
 from verl.single_controller.ray.base import sort_placement_group_by_node_ip
 
-from verl_mas.config.placement import CPUS_PER_GPU, Resources, pool_shape, reward_shape, serving_pool, slots, used_pools
+from verl_mas.config.placement import CPUS_PER_GPU, pool_shape, reward_shape, serving_pool, slots, used_pools
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError
 
@@ -77,23 +77,10 @@ def _pool(name: str, shape: list[int], cpus: int) -> RayResourcePool:
     return RayResourcePool(process_on_nodes=shape, max_colocate_count=cpus, name_prefix=name)
 
 
-# Seconds to wait for a placement. WAIT_S: if the pools would fit on the idle cluster. PLACING_S: if they do not fit.
-WAIT_S, PLACING_S = 60.0, 5.0
+# Seconds to wait for a placement, because Ray takes some seconds to free the GPUs of a run that has just ended.
+WAIT_S = 30.0
 # CPUs for verl's actors outside the pools.
 SPARE_CPUS = 16
-
-
-@dataclass(frozen=True)
-class Node:
-    name: str
-    total: Resources
-    free: Resources
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name}: {self.free.gpus:g} of {self.total.gpus:g} GPUs and "
-            f"{self.free.cpus:g} of {self.total.cpus:g} CPUs free"
-        )
 
 
 def place(pools: Sequence[RayResourcePool]) -> None:
@@ -103,9 +90,8 @@ def place(pools: Sequence[RayResourcePool]) -> None:
     a large part.
     """
     parts = sorted((PoolPart(pool, count) for pool in pools for count in pool.store), key=lambda part: -part.count)
-    before = nodes()
-    # Wait: Ray takes some seconds to free the GPUs of a run that has just ended.
-    until = time.monotonic() + (WAIT_S if fit([part.want for part in parts], before) else PLACING_S)
+    before = list(nodes())
+    until = time.monotonic() + WAIT_S
     placed: dict[RayResourcePool, list[PlacementGroup]] = {pool: [] for pool in pools}
     for part in parts:
         bundle = {"CPU": part.pool.max_colocate_count, get_platform().ray_resource_name(): 1}
@@ -125,23 +111,6 @@ class PoolPart:
     pool: RayResourcePool
     count: int
 
-    @property
-    def want(self) -> Resources:
-        return Resources(self.count, self.count * self.pool.max_colocate_count)
-
-
-def fit(wants: Iterable[Resources], there: Iterable[Node]) -> bool:
-    """Whether these parts can be placed in this order if nothing else runs on the nodes."""
-    free = [node.total for node in there]
-    for want in wants:
-        large_enough = [have for have in free if want.gpus <= have.gpus and want.cpus <= have.cpus]
-        if not large_enough:
-            return False
-        used = max(large_enough, key=lambda have: have.gpus)
-        free.remove(used)
-        free.append(Resources(used.gpus - want.gpus, used.cpus - want.cpus))
-    return True
-
 
 def nodes_of(pools: Iterable[RayResourcePool]) -> set[str]:
     """The ids of the nodes on which the pools have been placed."""
@@ -149,27 +118,23 @@ def nodes_of(pools: Iterable[RayResourcePool]) -> set[str]:
     return {node for group in groups for node in placement_group_table(group)["bundles_to_node_id"].values()}
 
 
-def nodes() -> list[Node]:
-    """List the nodes of the cluster with the resources that are free now."""
-    free = available_resources_per_node()
-    return [
-        Node(node["NodeManagerAddress"], _count(node["Resources"]), _count(free.get(node["NodeID"], {})))
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
+def nodes() -> Iterator[str]:
+    """Describe the nodes of the cluster, with the resources that are free now."""
+    free, gpu = available_resources_per_node(), get_platform().ray_resource_name()
+    for node in (each for each in ray.nodes() if each["Alive"]):
+        total, left = node["Resources"], free.get(node["NodeID"], {})
+        gpus, cpus = (f"{left.get(kind, 0):g} of {total.get(kind, 0):g}" for kind in (gpu, "CPU"))
+        yield f"{node['NodeManagerAddress']}: {gpus} GPUs and {cpus} CPUs free"
 
 
-def _count(resources: dict[str, float]) -> Resources:
-    return Resources(resources.get(get_platform().ray_resource_name(), 0), resources.get("CPU", 0))
-
-
-def does_not_fit(part: PoolPart, parts: Iterable[PoolPart], there: Iterable[Node]) -> ConfigError:
+def does_not_fit(part: PoolPart, parts: Iterable[PoolPart], there: Iterable[str]) -> ConfigError:
     asked = ", ".join(f"{part.pool.name_prefix} {part.count}" for part in parts)
+    cpus = part.count * part.pool.max_colocate_count
     return ConfigError(
-        f"pool {part.pool.name_prefix} needs {part.want.gpus:g} GPUs and {part.want.cpus:g} CPUs on one node; before "
-        f"this run, the nodes of the Ray cluster were: {'; '.join(map(str, there))}",
-        rule=f"what a pool takes of a node is on one node; the pools of this run take, largest first: {asked}",
-        fix="lower trainer.n_gpus_per_node, or of another pool mas.pools.<pool>.n_gpus_per_node; end what else runs on "
-        "the cluster, which `ray status` shows; or add a node. On the CPU, both are counters: ray start "
-        f"--num-gpus={part.want.gpus:g} --num-cpus={part.want.cpus + SPARE_CPUS:g}",
+        f"pool {part.pool.name_prefix} needs {part.count} GPUs and {cpus} CPUs on one node; before this run, the nodes "
+        f"of the Ray cluster were: {'; '.join(there)}",
+        rule=f"each part of a pool must be on one node; the parts of this run are, largest first: {asked}",
+        fix="lower trainer.n_gpus_per_node, or mas.pools.<pool>.n_gpus_per_node of another pool; end other work on the "
+        "cluster, which `ray status` shows; or add a node. On the CPU, both are counters: ray start "
+        f"--num-gpus={part.count} --num-cpus={cpus + SPARE_CPUS}",
     )
