@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
+from metrics_page import METRICS, SECTIONS, Metric, described
 from verl_mas.results.sessions.run import open_run
 from verl_mas.run_folder.metrics.names import AGENT, POLICY, VALIDATION, policies_in
-from verl_mas.run_folder.metrics.table import METRICS, SECTIONS, Metric, described
 
 # Section -> title of a chart -> the names of its metrics.
 Layout: TypeAlias = Mapping[str, Mapping[str, list[str]]]
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> None:
 
 def layout(names: Iterable[str]) -> Layout:
     """The charts for these metrics. A metric to watch is in two sections."""
-    names = sorted(names, key=_place_in_table)
+    names = sorted(names, key=_place_in_page)
     found: dict[str, dict[str, list[str]]] = {section: {} for section in _sections(names)}
     for name in names:
         metric = described(name)
@@ -55,16 +55,16 @@ def layout(names: Iterable[str]) -> Layout:
     return {section: charts for section, charts in found.items() if charts}
 
 
-def _place_in_table(name: str) -> int:
+def _place_in_page(name: str) -> int:
     metric = described(name)
-    return METRICS.index(metric) if metric else len(METRICS)
+    return metric.place if metric else len(METRICS)
 
 
 def _sections(names: list[str]) -> list[str]:
     """The titles of all sections, in order."""
     owners = (_owner(name) for name in names)
     own = sorted({owner for owner in owners if owner} | {f"{POLICY} {name}" for name in policies_in(names)})
-    return [TO_WATCH, *own, *(section.title for section in SECTIONS), OTHERS]
+    return [TO_WATCH, *own, *SECTIONS, OTHERS]
 
 
 def _of(name: str, metric: Metric | None, names: list[str]) -> Iterable[str]:
@@ -75,8 +75,7 @@ def _of(name: str, metric: Metric | None, names: list[str]) -> Iterable[str]:
         yield TO_WATCH
     policies = policies_in(names)
     only = f"{POLICY} {policies[0]}" if metric.of_actor and len(policies) == 1 else None
-    of_table = next(section.title for section in SECTIONS if metric in section.metrics)
-    yield _owner(name) or only or of_table
+    yield _owner(name) or only or metric.section
 
 
 def _owner(name: str) -> str | None:

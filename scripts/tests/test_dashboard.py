@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from verl_mas.run_folder.metrics.table import described
+from metrics_page import described
 
 SCRIPT = importlib.util.spec_from_file_location("dashboard", Path(__file__).parents[2] / "scripts" / "dashboard.py")
 dashboard = importlib.util.module_from_spec(SCRIPT)
