@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from metrics_page import METRICS, SECTIONS, Metric, described
+
 from verl_mas.results.sessions.run import open_run
 from verl_mas.run_folder.metrics.names import AGENT, POLICY, VALIDATION, policies_in
 

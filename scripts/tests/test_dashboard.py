@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
 from metrics_page import described
 
 SCRIPT = importlib.util.spec_from_file_location("dashboard", Path(__file__).parents[2] / "scripts" / "dashboard.py")

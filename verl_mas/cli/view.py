@@ -14,6 +14,7 @@ import sys
 from verl_mas.cli._arguments import (
     LOOPBACK,
     add_json,
+    add_limit,
     add_out,
     add_run,
     add_steps,
@@ -32,6 +33,7 @@ def parser() -> Parser:
     add_run(command, several=True)
     add_out(command, "the HTML file; without it view.html in the folder of the run, compare.html for two runs")
     add_steps(command)
+    add_limit(command, "sessions at most, the newest ones")
     command.add_argument("--live", action="store_true", help="write what is new until Ctrl-C; an open page follows")
     what = "--live, and served to browsers of this machine, where notes on sessions can be written"
     command.add_argument("--notes", action="store_true", help=what)
@@ -49,7 +51,7 @@ def main(argv: list[str]) -> int:
         raise UsageError(f"--port {options.port}", rule="only --notes serves the page", fix="add --notes")
     listens = listening(LOOPBACK, options.port) if options.notes else None
     live = options.live or options.notes
-    wanted = ViewOptions(options.out, options.force, steps_of(options.steps), notes=options.notes)
+    wanted = ViewOptions(options.out, options.force, steps_of(options.steps), options.limit, notes=options.notes)
     out, view = write_view(options.run, wanted, live, _progress if sys.stderr.isatty() else None)
     summary = {"page": str(out), "sessions": view.count}
     if listens is not None:

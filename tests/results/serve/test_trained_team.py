@@ -239,10 +239,9 @@ async def test_a_lost_engine_is_named_in_the_log_alone(runtime, monkeypatch, cap
     assert [entry.getMessage() for entry in caplog.records] == ["the engine of /srv/weights is lost"]
 
 
-@pytest.mark.parametrize("device", ["cuda:77", "abacus", "meta"])
-def test_a_device_that_is_not_here_is_refused(folder, device):
-    with pytest.raises(ConfigError, match=f"engine device={device}: "):
-        Runtime(folder, EngineSettings(device=device))
+def test_a_device_that_is_not_here_is_refused(folder):
+    with pytest.raises(ConfigError, match="engine device=cuda:77: "):
+        Runtime(folder, EngineSettings(device="cuda:77"))
 
 
 async def test_a_wrong_request_is_refused_with_the_reason(runtime):

@@ -34,8 +34,6 @@ def rewards(name, agent):
     ("run", "agent", "falls"),
     [
         ("guide_offset_team-3.json", "driver", True),
-        ("kuhn_poker_past-1.json", "opponent", True),
-        ("agent_grpo-0.json", "executor", False),
         ("agent_grpo-3.json", "planner", False),
     ],
 )
@@ -124,17 +122,8 @@ def test_answers_that_agree_more_and_are_right_less_often_are_found(agreement, s
     assert list(kinds) == ([kind] if kind else [])
     if kind == "agreement_without_success":
         assert f"was {max(success)} at best. Agreement teaches" in kinds[kind][1]
-
-
-def test_peers_with_a_poor_start_are_found():
-    """The curves are those of a run of 12 steps, of 8 tasks at a learning rate of 6e-4."""
-    agreement = [0.24, 0.25, 0.13, 0.17, 0.22, 0.38, 0.41, 0.35, 0.30, 0.41, 0.71, 0.49]
-    success = {0: 0.29, 4: 0.26, 8: 0.19, 12: 0.24}
-    steps = [{}, *({AGREEMENT: value, "actor/grad_norm": 0.3} for value in agreement)]
-    validated = [
-        step | ({"val-core/sums/acc/mean@1": success[i]} if i in success else {}) for i, step in enumerate(steps)
-    ]
-    assert list(found(validated)) == ["agreement_without_success"]
+    if kind == "reward_without_success":
+        assert "val-core/sums/acc/mean@1 has not: 0.4 at first" in kinds[kind][1]
 
 
 def test_a_step_is_kept_in_less_than_two_kib():

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-import errno
 import gzip
 import hashlib
 import json
 import re
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from commands import output_of
@@ -115,12 +113,6 @@ def test_a_live_page_that_another_command_replaces_ends_with_the_reason(run):
     assert index_of(page)["columns"]["session"]
 
 
-def test_a_folder_that_cannot_be_written_is_one_error_with_another_place(run, capsys, monkeypatch):
-    monkeypatch.setattr(Path, "write_text", Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
-    error = output_of(capsys, "view", run, code=1)
-    assert error.count("cannot be written: Read-only") == 1 and "--out view.html" in error
-
-
 def test_force_replaces_what_a_live_page_that_was_killed_has_left_and_nothing_that_is_not_of_a_page(run):
     (run / "view_data").mkdir()
     (run / "view_data" / "thesis.js").write_text("years of work")
@@ -142,6 +134,7 @@ def test_what_cannot_be_viewed_is_refused(run, tmp_path, capsys):
         ([empty], 1, f"fix:  give {run}, which has them"),
         ([run, "--steps", "7-9"], 1, "use --steps 1-3"),
         ([run, "--steps", "3-1"], 1, "use --steps 3-8"),
+        ([run, "--limit", "0"], 2, "at least 1"),
         ([run, "--port", "8123"], 2, "add --notes"),
         ([run, "--out", tmp_path / "page.pdf"], 1, "page.html"),
         ([run, "--out", run / "metrics.jsonl" / "page.html"], 1, "cannot be written"),
@@ -156,8 +149,11 @@ def test_what_cannot_be_viewed_is_refused(run, tmp_path, capsys):
     assert json.loads(output_of(capsys, "view", run, "--json")) == {"page": str(run / "view.html"), "sessions": 12}
 
 
-def test_steps_choose_sessions_and_a_validation_follows_the_training_of_its_step(run):
+def test_steps_and_limit_choose_sessions_and_a_validation_follows_the_training_of_its_step(run):
     assert index_of(write_view(run, ViewOptions(steps=(2, 2)))[0])["blocks"]["step"] == [2]
+    page, _ = write_view(run, ViewOptions(limit=6, force=True))
+    assert index_of(page)["blocks"] == {"run": [""] * 2, "partition": ["train"] * 2, "step": [2, 3], "size": [2, 4]}
+    assert index_of(page)["groups"]["uid"] == ["2-1", "3-0", "3-1"], "not the newest ones"
     write_run(run, [session(2, "val2-0", partition="val")])
     blocks = index_of(write_view(run, ViewOptions(force=True))[0])["blocks"]
     assert list(zip(blocks["partition"], blocks["step"], strict=True))[1:3] == [("train", 2), ("val", 2)]

@@ -51,6 +51,7 @@ class ViewOptions:
     out: Path | None = None  # the HTML file; by default `view.html` in the folder of the run
     force: bool = False  # whether to replace a file that is not one of our pages
     steps: tuple[int, int] | None = None  # first and last
+    limit: int | None = None  # maximum number of sessions; the newest are read
     inline: int = INLINE  # see INLINE
     notes: bool = False  # whether the page sends notes to its server
 
@@ -139,23 +140,30 @@ class RunView:
     live: bool = False
     report: Mapping[str, Sequence[str]] = field(default_factory=dict)  # sections of a report: title -> lines
     payloads: dict[str, str] = field(default_factory=dict)
-    _pages: dict[StepPart, Page] = field(default_factory=dict)
+    _pages: dict[tuple[StepPart, int | None], Page] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         marks = "AB" if len(self.runs) > 1 else [""]
         self.sources = {mark: index.SessionSource(run, mark) for mark, run in zip(marks, self.runs, strict=True)}
 
     def read(self, progress: Progress | None = None) -> None:
+        pages, left, before = {}, self.options.limit, self._pages
+        # Start with the newest parts, so that a limit skips the oldest ones.
         parts = [part for source in self.sources.values() for part in source.parts(self.options.steps)]
-        pages: dict[StepPart, Page] = {}
+        wanted = sorted(parts, key=lambda part: (part.step, part.partition, part.run))[::-1]
         count = 0
-        for part in sorted(parts, key=lambda part: (part.step, part.partition, part.run)):
-            pages[part] = self._pages.get(part) or self._page(part, searched_of(count))
-            count += len(pages[part].entries)
+        for number, part in enumerate(wanted):
+            if left == 0:
+                break
+            page = before.get((part, left)) or before.get((part, None)) or self._page(part, left, searched_of(count))
+            whole = left is None or len(page.entries) < left
+            pages[part, None if whole else left] = page
+            count += len(page.entries)
+            left = None if left is None else left - len(page.entries)
             if progress:
-                progress(len(pages), len(parts))
-        self._pages = pages
-        named = {name for page in pages.values() for name, _ in page.chunks}
+                progress(number + 1, len(wanted))
+        self._pages = dict(reversed(pages.items()))
+        named = {name for page in self._pages.values() for name, _ in page.chunks}
         self.payloads = {name: payload for name, payload in self.payloads.items() if name in named}
 
     def read_story(self) -> None:
@@ -163,13 +171,14 @@ class RunView:
         self.read()
         chosen = [found for step in index.story_of(self.pages) for found in step]
         self.payloads = {}
-        self._pages = {part: self._page(part, index.SEARCHED_OF_ONE, group.uid) for part, group in chosen}
+        self._pages = {(part, 1): self._page(part, None, index.SEARCHED_OF_ONE, group.uid) for part, group in chosen}
 
-    def _page(self, part: StepPart, searched: int, uid: str | None = None) -> Page:
+    def _page(self, part: StepPart, limit: int | None, searched: int, uid: str | None = None) -> Page:
         source = self.sources[part.run]
         images = source.run.trajectories
         assert images is not None
         records = source.sessions(part)
+        records = records if limit is None else records[-limit:]
         if uid is not None:
             records = [record for record in records if record["uid"] == uid][:1]
         sizes = []
