@@ -45,10 +45,10 @@ def test_trajectories_of_other_tools_are_read_as_a_run_is(export, tmp_path, caps
     steps = [{"source": "user", "message": "2 + 2?"}, {"source": "agent", "message": "4"}]
     trajectory = {"schema_version": "ATIF-v1.8", "agent": {"name": "solver"}, "steps": steps}
     (tmp_path / "jobs" / "trajectory.json").write_text(json.dumps(trajectory))
-    read = ["export-sessions", tmp_path / "jobs", "--out", tmp_path / "chats", "--format"]
-    output_of(capsys, *read, "sft")
+    read = ["export-sessions", tmp_path / "jobs", "--out"]
+    output_of(capsys, *read, tmp_path / "chats", "--format", "sft")
     (row,) = pyarrow.parquet.read_table(tmp_path / "chats").to_pylist()
     assert [message["content"] for message in row["messages"]] == ["2 + 2?", "4"]
-    assert "of trajectories all are read" in output_of(capsys, *read, "atif", "--force", code=2)
+    assert "of trajectories all are read" in output_of(capsys, *read, tmp_path / "new", "--format", "atif", code=2)
     export("sft")
     assert "is a file" in export("atif", "--force", code=1)
