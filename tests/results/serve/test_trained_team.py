@@ -286,7 +286,7 @@ async def test_a_page_of_another_site_cannot_ask(runtime, headers, status):
 
 @pytest.mark.parametrize(("waits", "status"), [(60, 408), (0, 499)])
 async def test_a_body_that_does_not_end_is_given_up(runtime, monkeypatch, waits, status):
-    """The body is too late, or the client is gone."""
+    """The body does not arrive in time, or the client has disconnected."""
     monkeypatch.setattr("verl_mas.gateway.server.BODY_S", 0.1)
     sent = []
 

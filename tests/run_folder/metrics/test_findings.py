@@ -11,7 +11,7 @@ OF_AGENTS |= {"reward/score": 0.5, "length/response": 5.0, "length/response_long
 SOUND = {"policy/p/rows/real": 8, "policy/p/updated": 1, "actor/grad_norm": 1.0, "actor/lr": 1e-6}
 SOUND |= {"session/count": 16, "session/dropped": 0}
 SOUND |= {f"agent/{name}/{key}": value for name in "ab" for key, value in OF_AGENTS.items()}
-# Validation has the same names, under another root.
+# Metrics of validation have the same names after another prefix.
 SOUND |= {f"val-agent/{name}/malformed": 1.0 for name in "ab"}
 IDLE = SOUND | {"agent/b/advantage/zero": 1.0, "agent/b/group/groups_of_one": 1.0}
 

@@ -20,7 +20,7 @@ PLACEHOLDER = re.compile(r"<\w+>")
 
 
 def examples(pattern: str) -> Iterator[str]:
-    """The names that a pattern stands for, with its placeholders."""
+    """Yield the names for which a pattern stands. They keep its placeholders."""
     parts = re.split(r"\{([^}]*)\}", pattern)
     choices = [part.split(",") if i % 2 else [part] for i, part in enumerate(parts)]
     yield from map("".join, itertools.product(*choices))
@@ -28,7 +28,7 @@ def examples(pattern: str) -> Iterator[str]:
 
 @cache
 def written() -> frozenset[str]:
-    """Every text in the code that logs metrics, in parts between slashes."""
+    """Collect the parts between slashes of all strings in the code that logs metrics."""
     ours = [path for path in (ROOT / "verl_mas").rglob("*.py")]
     folder = Path(verl.__file__).parent
     places = ("trainer/**/*.py", "workers/**/*.py", "utils/debug/*.py", "utils/*.py")
@@ -39,7 +39,7 @@ def written() -> frozenset[str]:
 
 
 def is_written(part: str) -> bool:
-    """As one text, or as two that are put together."""
+    """Whether the code has this part as one string, or as two strings that it joins."""
     return any(part[:i] in written() and part[i:] in written() for i in range(len(part) + 1))
 
 

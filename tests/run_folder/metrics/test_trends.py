@@ -14,7 +14,7 @@ RECORDED = Path(__file__).parents[3] / "benchmarks/evidence/results"
 
 
 def found(steps, **about):
-    """Kind -> (the step at which it is found first, its text)."""
+    """Map each kind of finding to the step at which it is first found, and to its text."""
     trends, first = Trends(), {}
     for number, metrics in enumerate(steps, 1):
         for one in trends.add(metrics | about):
@@ -110,11 +110,11 @@ def test_validations_of_the_same_weights_that_differ_are_found():
         (0.02, [0.4, 0.7, 0.3, 0.45], "agreement_without_success"),  # after it had risen
         (0.02, [0.4, 0.4, 0.41, 0.4], "reward_without_success"),
         (0.02, [0.4, 0.5, 0.6, 0.7], None),
-        (0.0, [0.4, 0.35, 0.2, 0.1], None),  # what falls alone is not taught by agreement
+        (0.0, [0.4, 0.35, 0.2, 0.1], None),  # success that falls without rising agreement has another cause
     ],
 )
 def test_answers_that_agree_more_and_are_right_less_often_are_found(agreement, success, kind):
-    """And said once: the reward is the agreement."""
+    """Only one of the two findings is reported, because the reward is the agreement."""
     score, held_out = "val-core/sums/acc/mean@1", dict(zip((4, 12, 20, 28), success, strict=True))
     moves = {"actor/grad_norm": 0.3}
     steps = [moves | dict.fromkeys((AGREEMENT, "critic/score/mean"), 0.3 + agreement * i) for i in range(29)]

@@ -42,12 +42,12 @@ def chromium() -> Iterator[sync_api.Browser]:
 
 @pytest.fixture
 def opened(chromium):
-    """Opens a page. Whatever its console has, or anything that it asks a network for, fails the test."""
+    """Return a function that opens a page. Console messages, errors and network requests of a page fail the test."""
     wrong: list[str] = []
     context = chromium.new_context(viewport={"width": 1200, "height": 800})
 
     def opened(place: Path | str, expected: str = "nothing", width: int = 1200, at: str | None = None) -> sync_api.Page:
-        """`at`: the address, what follows its #; without one the page leaves the story that it opens with."""
+        """`at`: the fragment of the address. Without it, the story with which the page opens is closed."""
         page, url = context.new_page(), place if isinstance(place, str) else place.as_uri()
         own = ("file:", "data:") if isinstance(place, Path) else url.rpartition("/")[0]
         page.set_viewport_size({"width": width, "height": 800})
@@ -76,7 +76,7 @@ def text_of(page: sync_api.Page, selector: str) -> str:
 
 
 def until(page: sync_api.Page, expression: str) -> None:
-    """Playwright's own waiting compiles a text, which the page's policy forbids."""
+    """Wait until an expression is true. Playwright's function evaluates strings, which the page's policy forbids."""
     for _ in range(500):
         if page.evaluate(expression):
             return
@@ -235,7 +235,7 @@ def test_an_open_page_follows_its_run(opened, tmp_path):
     assert "task 1-0" in text_of(page, ".session-head h2"), "the session that is read has changed"
 
 
-# Texts that reach out of the window, or out of a box that hides what does.
+# Finds texts that extend beyond the window, or beyond a box that hides its overflow.
 CUT = """(selector) => [...document.querySelectorAll(selector)].filter((one) => {
   const range = document.createRange(), out = (box) => left < box.left - 1 || right > box.right + 1;
   range.selectNodeContents(one);
@@ -302,7 +302,7 @@ def texts_of(page: sync_api.Page, selector: str) -> list[str]:
 
 
 def fit(page: sync_api.Page) -> bool:
-    """Whether nothing has to be scrolled sideways on a phone, and then on a laptop."""
+    """Whether the page needs no horizontal scrolling at the width of a phone, and then of a laptop."""
     sizes = "[document.documentElement, document.getElementById('session')].map((one) => one.scrollWidth)"
     widest = []
     for width in (400, 1280):

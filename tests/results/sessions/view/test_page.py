@@ -1,4 +1,4 @@
-"""What is written, and what is refused."""
+"""Pages that are written, and arguments that are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def unpacked(payload: str) -> str:
 
 
 def payloads(page: Path) -> dict[str, str]:
-    """The data of a page, from itself or the folder beside it."""
+    """Read the data of a page from the page itself, or from the folder next to it."""
     inside = dict(re.findall(r'data-name="([a-z0-9-]+)">([^<]*)<', page.read_text()))
     beside = page.with_name(f"{page.stem}_data").glob("*.js")
     files = dict(re.fullmatch(r'verlMasView\.arrive\("(.+)","(.+)"\);\n', file.read_text()).groups() for file in beside)
@@ -87,7 +87,7 @@ def test_only_the_script_and_the_style_of_the_page_are_allowed(run):
         digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}';" in policy
     assert "default-src 'none'" in policy and not any(word in policy for word in ("unsafe", "http", "connect"))
-    # A page that looked for anything in a network would have its address.
+    # A page that loads anything from a network has an address.
     assert set(re.findall(r"https?://[^\"'\s]+", text)) == {"http://www.w3.org/2000/svg"}
 
 

@@ -29,7 +29,7 @@ SESSIONS = [
 
 
 def answer(program: str) -> object:
-    """What `answer` is after the program, which has `run` and `search` of the sessions above."""
+    """Run a program with `run` and `search` of the sessions above, and return its `answer`."""
     pages = []
     for step in (1, 2):
         records = [record for record in SESSIONS if record["step"] == step]

@@ -31,7 +31,9 @@ class StepPart:
 
     partition: str
     step: int
-    files: tuple[SessionFile, ...]  # a running run appends to files, so their sizes show whether the part has changed
+    files: tuple[
+        SessionFile, ...
+    ]  # a run that trains appends to its files, so their sizes show whether the part has changed
     run: str = ""  # A or B on a page of two runs
 
 
