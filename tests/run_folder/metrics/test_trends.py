@@ -26,22 +26,10 @@ def curve(key, values, **others):
     return found([{key: value} | others for value in values])
 
 
-def rewards(name, agent):
-    return json.loads((RECORDED / name).read_text())["series"][f"agent/{agent}/reward/score"]
-
-
-@pytest.mark.parametrize(
-    ("run", "agent", "falls"),
-    [
-        ("guide_offset_team-3.json", "driver", True),
-        ("agent_grpo-3.json", "planner", False),
-    ],
-)
-def test_a_recorded_reward_that_falls_for_good_is_found(run, agent, falls):
-    kinds = curve("critic/score/mean", rewards(run, agent))
-    assert ("reward_falls" in kinds) == falls
-    if falls:
-        assert "the reward has fallen from" in kinds["reward_falls"][1]
+def test_a_recorded_reward_that_falls_for_good_is_found():
+    run = json.loads((RECORDED / "guide_offset_team-3.json").read_text())
+    _, text = curve("critic/score/mean", run["series"]["agent/driver/reward/score"])["reward_falls"]
+    assert "the reward has fallen from" in text
 
 
 def test_few_recorded_runs_have_a_falling_reward():
