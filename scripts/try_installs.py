@@ -90,7 +90,7 @@ plan +recipe=math/shared --gpus 1x24,4x80
 demo trainer.total_training_steps=3 trainer.test_freq=3 trainer.save_freq=3
 view runs/demo/checkpoints --out view.html
 report runs/demo/checkpoints --out report
-export-sessions runs/demo/checkpoints --format atif --out sessions
+export-sessions runs/demo/checkpoints --format otel --out sessions.json
 export runs/demo/checkpoints --out team
 eval team --data runs/demo/test.parquet --limit 2 --n 1
 serve --help

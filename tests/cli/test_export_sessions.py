@@ -49,6 +49,6 @@ def test_trajectories_of_other_tools_are_read_as_a_run_is(export, tmp_path, caps
     output_of(capsys, *read, tmp_path / "chats", "--format", "sft")
     (row,) = pyarrow.parquet.read_table(tmp_path / "chats").to_pylist()
     assert [message["content"] for message in row["messages"]] == ["2 + 2?", "4"]
-    assert "of trajectories all are read" in output_of(capsys, *read, tmp_path / "new", "--format", "atif", code=2)
+    assert "of trajectories all are read" in output_of(capsys, *read, tmp_path / "new", "--format", "otel", code=2)
     export("sft")
     assert "is a file" in export("atif", "--force", code=1)

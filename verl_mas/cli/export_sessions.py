@@ -21,8 +21,8 @@ TABLES = ("sft", "preferences")
 def parser() -> Parser:
     command = Parser("verl-mas export-sessions", __doc__)
     add_run(command, what="the folder of a run (trainer.default_local_dir), or of Harbor's trajectories")
-    what = "atif: Harbor's trajectories; sft: chats; preferences: pairs of replies to a prompt"
-    command.add_argument("--format", required=True, choices=("atif", *TABLES), help=what)
+    what = "atif: Harbor's trajectories; otel: spans (OTLP/JSON); sft: chats; preferences: pairs of replies to a prompt"
+    command.add_argument("--format", required=True, choices=("atif", "otel", *TABLES), help=what)
     add_out(command, "the file; for atif the folder, which gets a file per session", required=True)
     add_steps(command)
     command.add_argument("--validation", action="store_true", help="the sessions of validations, not of the training")
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
         raise UsageError("--min-reward", rule="it chooses acts to fine-tune on", fix="use it with --format sft")
     if not math.isfinite(options.min_reward or 0):
         raise UsageError(f"--min-reward {options.min_reward}", rule="it is a number", fix="use --min-reward 0.5")
-    from verl_mas.results.formats import atif, tables
+    from verl_mas.results.formats import atif, otel, tables
 
     out, counts = free(options.out, options.force), Counter[str]()
     if out.is_dir() and (options.format != "atif" or any(path.suffix != ".json" for path in out.iterdir())):
@@ -53,6 +53,8 @@ def main(argv: list[str]) -> int:
         out.parent.mkdir(parents=True, exist_ok=True)
         if options.format == "atif":
             atif.write_trajectories(records, out, counts, name)
+        elif options.format == "otel":
+            otel.write_spans(records, out, counts, name)
         elif options.format == "sft":
             tables.write_table(tables.chats(records, counts, options.min_reward), out, counts)
         else:

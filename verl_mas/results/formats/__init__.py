@@ -1,1 +1,1 @@
-"""Session records in the formats of other tools: ATIF, chats, preference pairs."""
+"""Session records in the formats of other tools: ATIF, OpenTelemetry, chats, preference pairs."""
