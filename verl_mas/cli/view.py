@@ -12,16 +12,20 @@ from __future__ import annotations
 import sys
 
 from verl_mas.cli._arguments import (
+    LOOPBACK,
     add_json,
     add_limit,
     add_out,
     add_run,
     add_steps,
+    listening,
     one_or_two,
     steps_of,
+    url_of,
+    whole,
 )
 from verl_mas.cli._output import show
-from verl_mas.cli._parser import Parser
+from verl_mas.cli._parser import Parser, UsageError
 
 
 def parser() -> Parser:
@@ -31,19 +35,29 @@ def parser() -> Parser:
     add_steps(command)
     add_limit(command, "sessions at most, the newest ones")
     command.add_argument("--live", action="store_true", help="write what is new until Ctrl-C; an open page follows")
+    what = "--live, and served to browsers of this machine, where notes on sessions can be written"
+    command.add_argument("--notes", action="store_true", help=what)
+    command.add_argument("--port", type=whole(0, 65535), default=0, metavar="N", help="of --notes; 0: a free one")
     add_json(command)
     return command
 
 
 def main(argv: list[str]) -> int:
-    from verl_mas.results.sessions.view import ViewOptions, follow, write_view
+    from verl_mas.results.sessions.view import ViewOptions, follow, note_server, write_view
 
     options = parser().parse_args(argv)
     one_or_two(options.run)
-    wanted = ViewOptions(options.out, options.force, steps_of(options.steps), options.limit)
-    out, view = write_view(options.run, wanted, options.live, _progress if sys.stderr.isatty() else None)
-    show(options, {"page": str(out), "sessions": view.count}, f"{out}: {view.count} sessions\n")
-    if options.live:
+    if options.port and not options.notes:
+        raise UsageError(f"--port {options.port}", rule="only --notes serves the page", fix="add --notes")
+    listens = listening(LOOPBACK, options.port) if options.notes else None
+    live = options.live or options.notes
+    wanted = ViewOptions(options.out, options.force, steps_of(options.steps), options.limit, notes=options.notes)
+    out, view = write_view(options.run, wanted, live, _progress if sys.stderr.isatty() else None)
+    summary = {"page": str(out), "sessions": view.count}
+    if listens is not None:
+        summary["address"] = f"{url_of(listens)}/{note_server(out, view).start(listens)}"
+    show(options, summary, f"{summary.get('address', out)}: {view.count} sessions\n")
+    if live:
         sys.stderr.write("Following the run. Ctrl-C ends it; the page stays.\n")
         sys.stdout.flush()
         follow(out, view)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import socket
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from view_runs import HOSTILE, act, session, write_metrics, write_run
 
 from verl_mas.results.sessions.report import report
 from verl_mas.results.sessions.run import open_run
-from verl_mas.results.sessions.view import ViewOptions, write_view
+from verl_mas.results.sessions.view import ViewOptions, note_server, write_view
 from verl_mas.results.sessions.view.page import refresh
 
 sync_api = pytest.importorskip(
@@ -361,3 +362,19 @@ def test_a_report_is_one_page_with_findings_curves_and_four_sessions_in_a_notebo
     file.write_text(found._repr_html_())
     page.goto(file.as_uri())
     page.frames[1].wait_for_selector(".story-step")
+
+
+def test_a_note_is_kept_beside_the_run_and_a_page_without_a_server_shows_it(opened, tmp_path):
+    run = told(tmp_path)
+    out, view = write_view(run, ViewOptions(notes=True), live=True)
+    listens = socket.create_server(("127.0.0.1", 0))
+    address = f"http://127.0.0.1:{listens.getsockname()[1]}/{note_server(out, view).start(listens)}"
+    page = opened(address, at="val/9/val9-0/0")
+    page.fill("textarea", "Look: <img src=x onerror=1>\u202e")
+    page.keyboard.press("Escape")
+    until(page, "document.querySelector('.note output').textContent === 'kept'")
+    assert text_of(page, ".row.chosen .badge") == "note"
+    page.click("[data-toggle=noted]")
+    assert text_of(page, "#count") == "1 of 20 sessions"
+    page = opened(write_view(run)[0], at="val/9/val9-0/0")
+    assert text_of(page, ".note .text") == "Look: <img src=x onerror=1>\\u202e" and not page.query_selector("textarea")

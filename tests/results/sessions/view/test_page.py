@@ -135,6 +135,7 @@ def test_what_cannot_be_viewed_is_refused(run, tmp_path, capsys):
         ([run, "--steps", "7-9"], 1, "use --steps 1-3"),
         ([run, "--steps", "3-1"], 1, "use --steps 3-8"),
         ([run, "--limit", "0"], 2, "at least 1"),
+        ([run, "--port", "8123"], 2, "add --notes"),
         ([run, "--out", tmp_path / "page.pdf"], 1, "page.html"),
         ([run, "--out", run / "metrics.jsonl" / "page.html"], 1, "cannot be written"),
     ):

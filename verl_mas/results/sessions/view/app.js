@@ -2,7 +2,7 @@
 
 const byId = (id) => document.getElementById(id);
 const verlMasView = new Store(document.documentElement.dataset.folder);
-const shared = { unfolded: false, choose: (session) => choose(session), show, link };
+const shared = { unfolded: false, choose: (session) => choose(session), show, keepNote, link };
 // `mode`: how a session is shown: alone (""), beside its group, or as the story of its task.
 const page = { run: null, search: null, wanted: { ...NO_FILTER }, order: "newest", transcripts: [], mode: "", version: null };
 const list = new List(byId("list"), byId("rows"), (session) => leaveStory(session));
@@ -64,6 +64,7 @@ function apply() {
   const filters = Object.keys(NO_FILTER).some((name) => wanted[name] !== NO_FILTER[name]);
   byId("count").textContent = filters ? `${grouped(sessions.length)} of ${grouped(run.count)} sessions` : `${grouped(run.count)} sessions`;
   byId("clear").hidden = !filters;
+  document.querySelector("[data-toggle=noted]").hidden = !Object.values(run.notes).some(Boolean);
   byId("list").classList.toggle("none", !sessions.length);
   for (const chip of byId("agents").children) chip.setAttribute("aria-pressed", String(chip.textContent === plain(wanted.agent) && wanted.agent !== ""));
   for (const button of document.querySelectorAll("[data-toggle]")) button.setAttribute("aria-pressed", String(wanted[button.dataset.toggle]));
@@ -141,6 +142,16 @@ function draw(element, session, rows, chunks, keep) {
   if (inside) element.focus({ preventScroll: true });
   element.scrollTop = keep ? top : 0;
   if (beside) element.scrollLeft += element.querySelector(".transcript.chosen").getBoundingClientRect().left - element.getBoundingClientRect().left - 18;
+}
+
+// Send a note to the server of this page. Throws an error with the reason if it is not saved.
+async function keepNote(session, text) {
+  const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ session, text }) };
+  const answer = await fetch("note", options).catch(() => { throw new Error("The note is not kept: start `verl-mas view --notes` again."); });
+  const { error } = await answer.json();
+  if (error) throw new Error(error);
+  page.run.notes[session] = text.trim();
+  apply();
 }
 
 function besideHead(session, count) {
@@ -239,7 +250,7 @@ const KEYS = {
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open || !page.run) return;
-  if (/^(INPUT|SELECT)$/.test(event.target.tagName)) {
+  if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) {
     if (event.key === "Escape" || (event.key === "Enter" && event.target.id === "search")) event.target.blur();
     return;
   }
@@ -283,7 +294,9 @@ for (const moved of ["pointerover", "focusin"]) document.addEventListener(moved,
 // Poll the version of a page whose run trains, and open the index again when it has changed.
 async function follow() {
   try {
-    const version = await verlMasView.payload("live", true);
+    // Do not replace a note that is being written.
+    const writes = [...document.querySelectorAll("textarea")].some((area) => area.value !== area.defaultValue || area === document.activeElement);
+    const version = writes ? page.version : await verlMasView.payload("live", true);
     if (page.version !== null && version !== page.version) {
       const name = list.chosen >= 0 ? nameOf(page.run, list.chosen) : "", top = byId("list").scrollTop, before = page.run.count;
       list.chosen = -1;

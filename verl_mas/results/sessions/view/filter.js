@@ -2,7 +2,7 @@
 
 const NO_FILTER = Object.freeze({
   text: "", partition: "", agent: "", policy: "", stepFrom: null, stepTo: null, rewardFrom: null, rewardTo: null,
-  malformed: false, fault: false, uniform: false, mixed: false,
+  malformed: false, fault: false, uniform: false, mixed: false, noted: false,
 });
 
 // The words of a query. Text in double quotes is one word.
@@ -40,6 +40,7 @@ function filtered(run, wanted, hits) {
     if (wanted.policy && !columns.policies[number].includes(wanted.policy)) continue;
     const malformed = columns.malformed[number];
     if (wanted.malformed && !(wanted.agent ? malformed.includes(wanted.agent) : malformed.length)) continue;
+    if (wanted.noted && !run.notes[nameOf(run, number)]) continue;
     if (wanted.fault && !columns.faults[number].length) continue;
     const uniform = run.groups.uniform[run.group[number]];
     if (wanted.uniform && !uniform) continue;

@@ -93,6 +93,7 @@ class List {
     }
     line.append(set(make("span", "answer", columns.answer[session]), AUTO));
     for (const kind of columns.faults[session]) line.append(make("span", "badge bad", kind));
+    if (run.notes[nameOf(run, session)]) line.append(make("span", "badge", "note"));
     const status = columns.status[session];
     if (status !== "finished") line.append(make("span", "badge bad", status));
     line.append(make("span", "id", `${plain(run.groups.uid[group]).slice(0, 12)}·${columns.session[session]}`));

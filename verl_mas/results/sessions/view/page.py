@@ -22,6 +22,7 @@ from verl_mas.errors import ConfigError, DataError
 from verl_mas.results.sessions.run import RunFolder, open_run
 from verl_mas.results.sessions.view import index
 from verl_mas.results.sessions.view.index import Page, StepPart, index_of, searched_of
+from verl_mas.results.sessions.view.notes import NoteServer, read_notes
 from verl_mas.run_folder.disk import replaced, write_whole, writing
 from verl_mas.run_folder.records import Record
 from verl_mas.run_folder.session_files import FOLDER
@@ -52,6 +53,7 @@ class ViewOptions:
     steps: tuple[int, int] | None = None  # first and last
     limit: int | None = None  # maximum number of sessions; the newest are read
     inline: int = INLINE  # see INLINE
+    notes: bool = False  # whether the page sends notes to its server
 
 
 @dataclass
@@ -205,6 +207,11 @@ class RunView:
             "folder": " and ".join(str(run.folder) for run in self.runs),
             "live": self.live,
             "report": self.report,
+            "notes": {
+                f"{mark}/{name}".strip("/"): text
+                for mark, source in self.sources.items()
+                for name, text in read_notes(source.run).items()
+            },
             "cut": cut,
             "curves": index.curves_of({mark: source.run.steps() for mark, source in self.sources.items()}, self.pages),
         }
@@ -241,7 +248,7 @@ def write_view(
     with writing(out, "the page and its folder of data are written as a whole", fix):
         out.parent.mkdir(parents=True, exist_ok=True)
         _replace_folder(data, {**payloads, LIVE: version(head)} if apart else {})
-        write_whole(out, render(view.title, {} if apart else payloads, data.name if apart else ""))
+        write_whole(out, render(view.title, {} if apart else payloads, data.name if apart else "", options.notes))
     return out, view
 
 
@@ -299,6 +306,10 @@ def refresh(out: Path, view: RunView) -> bool:
     return True
 
 
+def note_server(out: Path, view: RunView) -> NoteServer:
+    return NoteServer(out, data_folder(out), {mark: source.run for mark, source in view.sources.items()})
+
+
 def data_folder(out: Path) -> Path:
     return out.with_name(f"{out.stem}_data")
 
@@ -344,8 +355,9 @@ def _replace_folder(folder: Path, files: dict[str, str]) -> None:
         folder.rmdir()
 
 
-def render(title: str, payloads: dict[str, str], folder: str) -> str:
-    """Render the page with its data, or with the name of the folder of its data."""
+def render(title: str, payloads: dict[str, str], folder: str, notes: bool = False) -> str:
+    """Render the page with its data, or with the name of the folder of its data. `notes`: whether the page sends notes
+    to its server."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
@@ -355,8 +367,9 @@ def render(title: str, payloads: dict[str, str], folder: str) -> str:
     # if the page is opened from disk.
     others = " file: 'self'" if folder else ""
     sources = f"default-src 'none'; script-src '{_digest(script)}'{others}; style-src '{_digest(style)}'"
-    policy = f"{sources}; img-src data:; base-uri 'none'; form-action 'none'"
-    values = {"title": title, "policy": policy, "script": script, "style": style}
+    connects = "connect-src 'self'; " if notes else ""
+    policy = f"{sources}; {connects}img-src data:; base-uri 'none'; form-action 'none'"
+    values = {"title": title, "policy": policy, "script": script, "style": style, "notes": notes}
     return environment.get_template(TEMPLATE).render(**values, payloads=payloads, folder=folder)
 
 

@@ -50,7 +50,20 @@ class Transcript {
     add(seconds(session.seconds));
     if (!narrow && session.started > 1e9) add(new Date(session.started * 1000).toLocaleString([], { dateStyle: "medium", timeStyle: "short" }));
     const reward = make("div", "big-reward", make("b", "", number(session.outcome.reward)), make("span", "", "reward"));
-    return [make("header", "session-head", reward, title, this.brief ? this.facts() : facts), ...(narrow ? [] : [this.group()])];
+    return [make("header", "session-head", reward, title, this.brief ? this.facts() : facts), this.note(), ...(narrow ? [] : [this.group()])];
+  }
+
+  // The note on the session. If the page comes from a server, the note can be edited.
+  note() {
+    const { notes } = this.run, name = nameOf(this.run, this.number);
+    if (this.narrow || !("notes" in document.documentElement.dataset)) {
+      return notes[name] ? make("section", "note", make("b", "role", "note"), textBlock(notes[name])) : "";
+    }
+    const placeholder = "A note on this session. It is kept when you leave the field.", said = make("output", "of");
+    const area = set(make("textarea", "", notes[name]), { placeholder, "aria-label": "Note", maxLength: 4000, rows: 2 });
+    area.onchange = () => this.shared.keepNote(name, area.value).then(() => { area.defaultValue = area.value; said.textContent = "kept"; said.className = "of"; })
+      .catch((error) => { said.textContent = plain(error.message); said.className = "bad"; });
+    return make("section", "note", area, said);
   }
 
   // The sessions of the same task in this step, with their rewards.
