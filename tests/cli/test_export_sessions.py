@@ -40,15 +40,13 @@ def test_what_cannot_be_exported_is_refused(export, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_trajectories_of_other_tools_are_read_as_a_run_is(export, tmp_path, capsys):
-    (tmp_path / "jobs").mkdir()
-    steps = [{"source": "user", "message": "2 + 2?"}, {"source": "agent", "message": "4"}]
-    trajectory = {"schema_version": "ATIF-v1.8", "agent": {"name": "solver"}, "steps": steps}
-    (tmp_path / "jobs" / "trajectory.json").write_text(json.dumps(trajectory))
-    read = ["export-sessions", tmp_path / "jobs", "--out"]
-    output_of(capsys, *read, tmp_path / "chats", "--format", "sft")
-    (row,) = pyarrow.parquet.read_table(tmp_path / "chats").to_pylist()
-    assert [message["content"] for message in row["messages"]] == ["2 + 2?", "4"]
-    assert "of trajectories all are read" in output_of(capsys, *read, tmp_path / "new", "--format", "otel", code=2)
+def test_trajectories_are_read_as_a_run_is(export, tmp_path, capsys):
     export("sft")
+    table = pyarrow.parquet.read_table(tmp_path / "out").to_pylist()
     assert "is a file" in export("atif", "--force", code=1)
+    (tmp_path / "out").unlink()
+    export("atif")
+    again = ["export-sessions", tmp_path / "out", "--out", tmp_path / "again", "--format"]
+    output_of(capsys, *again, "sft")
+    assert pyarrow.parquet.read_table(tmp_path / "again").to_pylist() == table
+    assert "of trajectories all are read" in output_of(capsys, *again, "otel", "--force", code=2)

@@ -1,10 +1,10 @@
-"""Harbor's trajectories (ATIF): one file per session. Trajectories of other tools can be read."""
+"""Harbor's trajectories (ATIF): one file per session. Those of other tools can be read as well."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,12 +12,12 @@ from pathlib import Path
 from verl_mas.errors import DataError
 from verl_mas.results.formats.sessions import act_messages, as_text
 from verl_mas.run_folder.disk import replaced
-from verl_mas.run_folder.records import Record, question_of
+from verl_mas.run_folder.records import SCHEMA, Record, question_of
 from verl_mas.util import installed_version
 from verl_mas.workflow.client import ToolCall
 
+PLACE = "messages"
 VERSION = "ATIF-v1.7"
-OURS = "schema"  # a field of our records, which is in the `extra` of each trajectory that we write
 # Source of a step -> role of the message in OpenAI's form.
 ROLES = {"user": "user", "agent": "assistant", "system": "system"}
 
@@ -35,19 +35,23 @@ def _of_team(record: Record, team: str) -> Record:
     """Make a trajectory with a step for each act. It embeds a trajectory per agent; rewards are in the `extra` of a
     step."""
     key, steps = f"{record['uid']}_{record['session']}", [Record(source="user", message=question_of(record))]
-    of_agents, before = defaultdict[str, list[Record]](list), defaultdict[str, list[Record]](list)
+    of_agents, written = defaultdict[str, list[Record]](list), defaultdict[str, list[Record]](list)
+    starts = defaultdict[str, int](int)
     for act in record["acts"]:
         (prompt, reply), agent, own = act_messages(act), act["agent"], of_agents[act["agent"]]
         time = datetime.fromtimestamp(record["started"] + act["started"], timezone.utc).isoformat()
         # If a prompt continues the agent's last act, write only the messages after that act.
-        known = before[agent]
+        known = written[agent][starts[agent] :]
         new = prompt[len(known) :] if prompt[: len(known)] == known else prompt
-        before[agent] = prompt + reply
+        written[agent] += new + reply
+        starts[agent] = len(written[agent]) - len(prompt + reply)
         for message in new:
             _add(own, message, is_copied_context=True)
         for message in reply:
             _add(own, message, timestamp=time, model_name=act["policy"])
         own[-1] |= _numbers(act, sum(message["role"] == "assistant" for message in reply))
+        # Indices in the messages of the agent: start of the prompt, start of the reply, end of the reply.
+        own[-1]["extra"][PLACE] = [starts[agent], len(written[agent]) - len(reply), len(written[agent])]
         result = {"content": act["text"], "subagent_trajectory_ref": [{"trajectory_id": f"{key}_{agent}"}]}
         step = {"source": "agent", "message": "", "timestamp": time, "llm_call_count": 0, "extra": {"agent": agent}}
         steps.append({**step, "observation": {"results": [result]}})
@@ -96,7 +100,7 @@ def trajectories(folder: Path) -> list[Path]:
 
 
 def read_trajectories(paths: Iterable[Path], counts: Counter[str]) -> Iterator[Record]:
-    """Read a record from each file of another tool. Every reply of a model is an act without a reward."""
+    """Read a record from each file. In files of other tools, every reply of a model is an act without a reward."""
     for path in paths:
         try:
             record = _record(json.loads(path.read_text()), path, counts)
@@ -108,12 +112,28 @@ def read_trajectories(paths: Iterable[Path], counts: Counter[str]) -> Iterator[R
 
 
 def _record(whole: Record, path: Path, counts: Counter[str]) -> Record:
-    if OURS in (whole.get("extra") or {}):
-        raise ValueError("verl-mas wrote it from a session; give the folder of the run, which has the rewards as well")
-    parts = whole.get("subagent_trajectories") or []
-    acts = [act for part in (whole, *parts) for act in _replies(part, counts)]
-    name = whole.get("session_id") or whole.get("trajectory_id") or str(path)
-    return {"step": 0, "uid": name, "session": 0, "status": "finished", "acts": acts}
+    parts, ours = whole.get("subagent_trajectories") or [], whole.get("extra") or {}
+    if "schema" not in ours:
+        acts = [act for part in (whole, *parts) for act in _replies(part, counts)]
+        name = whole.get("session_id") or whole.get("trajectory_id") or str(path)
+        return {"step": 0, "uid": name, "session": 0, "status": "finished", "acts": acts}
+    if ours["schema"] != SCHEMA:
+        raise ValueError(f"a session of schema {ours['schema']}, and not {SCHEMA}")
+    of_agents = {part["trajectory_id"]: deque(_acts(part)) for part in parts}
+    results = [result for step in whole["steps"][1:] for result in step["observation"]["results"]]
+    order = [result["subagent_trajectory_ref"][0]["trajectory_id"] for result in results]
+    return {**ours, "acts": [of_agents[name].popleft() for name in order]}
+
+
+def _acts(part: Record) -> Iterator[Record]:
+    messages = [message for step in part["steps"] for message in _messages(step)]
+    for step in part["steps"]:
+        if PLACE in (own := step.get("extra") or {}):
+            start, middle, end = own[PLACE]
+            numbers = step["metrics"]
+            texts = numbers.get("extra", {}).get("tokens", [])
+            tokens = [list(pair) for pair in zip(texts, numbers.get("logprobs", []), strict=True)]
+            yield {**own, "tokens": tokens or None, **_texts(messages[start:middle], messages[middle:end])}
 
 
 def _replies(part: Record, counts: Counter[str]) -> Iterator[Record]:
@@ -137,7 +157,9 @@ def _messages(step: Record) -> list[Record]:
     """Return the message of a step and the results of the tools that it called."""
     written: Record = {"role": ROLES[step["source"]], "content": as_text(step["message"])}
     for call in step.get("tool_calls") or []:
-        function = {"name": call["function_name"], "arguments": json.dumps(call["arguments"])}
+        arguments = call["arguments"]
+        text = arguments["unreadable"] if arguments.keys() == {"unreadable"} else json.dumps(arguments)
+        function = {"name": call["function_name"], "arguments": text}
         made = {"id": call["tool_call_id"], "type": "function", "function": function}
         written.setdefault("tool_calls", []).append(made)
     messages = [written]
