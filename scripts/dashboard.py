@@ -18,10 +18,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from metrics_page import METRICS, SECTIONS, Metric, described
-
 from verl_mas.results.sessions.run import open_run
 from verl_mas.run_folder.metrics.names import AGENT, POLICY, VALIDATION, policies_in
+from verl_mas.run_folder.metrics.table import METRICS, SECTIONS, Metric, described
 
 # Section -> title of a chart -> the names of its metrics.
 Layout: TypeAlias = Mapping[str, Mapping[str, list[str]]]
@@ -46,7 +45,7 @@ def main(argv: list[str]) -> None:
 
 def layout(names: Iterable[str]) -> Layout:
     """The charts for these metrics. A metric to watch is in two sections."""
-    names = sorted(names, key=_place_in_page)
+    names = sorted(names, key=_place_in_table)
     found: dict[str, dict[str, list[str]]] = {section: {} for section in _sections(names)}
     for name in names:
         metric = described(name)
@@ -56,9 +55,9 @@ def layout(names: Iterable[str]) -> Layout:
     return {section: charts for section, charts in found.items() if charts}
 
 
-def _place_in_page(name: str) -> int:
+def _place_in_table(name: str) -> int:
     metric = described(name)
-    return metric.place if metric else len(METRICS)
+    return METRICS.index(metric) if metric in METRICS else len(METRICS)
 
 
 def _sections(names: list[str]) -> list[str]:

@@ -52,6 +52,7 @@ list commit-rules
 list graders
 list executors
 list engines
+list metrics
 list data
 list puzzles
 new my_team --tiny-model

@@ -31,7 +31,6 @@ from data_rows import QUESTIONS
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import IConfigRepository
 from hydra.core.default_element import ResultDefault
-from metrics_page import described
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.grammar_parser import parse
 from pages.entry_points import stale
@@ -39,6 +38,7 @@ from ray_cluster import RayCluster
 from warm_python import WarmPython
 
 from verl_mas.config.compose import compose
+from verl_mas.run_folder.metrics.table import described
 from verl_mas.verl_.row import RowTags
 
 ROOT = Path(__file__).parents[1]

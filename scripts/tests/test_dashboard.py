@@ -8,7 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from metrics_page import described
+
+from verl_mas.run_folder.metrics.table import described
 
 SCRIPT = importlib.util.spec_from_file_location("dashboard", Path(__file__).parents[2] / "scripts" / "dashboard.py")
 dashboard = importlib.util.module_from_spec(SCRIPT)

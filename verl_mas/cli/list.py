@@ -88,6 +88,12 @@ def _paragraph(text: str | None) -> str:
     return " ".join((text or "").partition("\n\n")[0].split())
 
 
+def metrics() -> Named:
+    from verl_mas.run_folder.metrics.table import METRICS
+
+    return {metric.pattern: metric.meaning for metric in METRICS}
+
+
 # Kind on the command line -> the setting that uses a name of this kind, and a function that returns the names, which
 # imports their registry only when it is called.
 KINDS: dict[str, tuple[str, Callable[[], Named]]] = {
@@ -104,6 +110,7 @@ KINDS: dict[str, tuple[str, Callable[[], Named]]] = {
         _registry("verl_mas.environment.execution.executor:EXECUTORS"),
     ),
     "engines": ("actor_rollout_ref.rollout.name=NAME", _registry("verl_mas.engines.facts:ENGINES")),
+    "metrics": ("logged by a run; docs/use/metrics.md", metrics),
     "data": ("verl-mas data NAME", _registry("verl_mas.data.dataset:DATA_SETS")),
 }
 # Other installed packages add kinds by entry points. The value of an entry point is a pair of the setting that uses a

@@ -24,6 +24,7 @@ from verl_mas.run_folder.checkpoints import (
     POINTER,
     RUN_FILE,
     Checkpoint,
+    folder_of_step,
     last,
     read,
     step_of,
@@ -52,8 +53,13 @@ SETTINGS = {
 Curve: TypeAlias = tuple[list[int], list[float]]
 
 
-def find_checkpoint(folder: Path) -> Checkpoint:
-    """Find a checkpoint: the folder itself, or the latest checkpoint in a run's folder."""
+def find_checkpoint(folder: Path, step: int | None = None) -> Checkpoint:
+    """Find a checkpoint: the folder itself, the checkpoint of a step, or the latest checkpoint in a run's folder."""
+    if step is not None:
+        if step_of(folder) is not None:
+            rule = "a step is chosen from a run's folder"
+            raise ConfigError(f"--step {step} of {folder}", rule=rule, fix=f"give {folder.parent}, or leave out --step")
+        folder = folder_of_step(folder, step)
     found: Checkpoint | str
     if not folder.is_dir():
         found = f"{folder} is {'no folder' if folder.exists() else 'not there'}"

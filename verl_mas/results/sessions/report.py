@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,16 +18,8 @@ from verl_mas.results.sessions.view.page import report_page
 from verl_mas.run_folder.about import ATTEMPTS, ENDED, attempts
 from verl_mas.run_folder.metrics.file import Step, series
 from verl_mas.run_folder.metrics.findings import STEPS, findings, held
-from verl_mas.run_folder.metrics.names import (
-    CORE,
-    TO_WATCH,
-    agent,
-    agents_in,
-    control_of,
-    key_of_policy,
-    policies_in,
-    policy,
-)
+from verl_mas.run_folder.metrics.names import CORE, agent, agents_in, control_of, key_of_policy, policies_in, policy
+from verl_mas.run_folder.metrics.table import TO_WATCH
 from verl_mas.run_folder.metrics.trends import RunFinding, Trends
 from verl_mas.trainer.timeline import FILE, read_timeline, start_seconds
 from verl_mas.util.text import sparkline
@@ -235,9 +226,9 @@ def _longest(ends: Sequence[int]) -> tuple[int, int]:
 
 
 def watched(steps: Sequence[Step]) -> list[str]:
-    """Return the metrics to watch that a run has, in the order of `TO_WATCH`."""
+    """Return the metrics to watch that a run has, in the order of the table."""
     keys = dict.fromkeys(key for step in steps for key in step.values)
-    return [key for pattern in TO_WATCH for key in keys if re.fullmatch(pattern, key)]
+    return [key for metric in TO_WATCH for key in keys if metric.expression.fullmatch(key)]
 
 
 def _settings(run: RunFolder, start: Mapping[str, object]) -> Iterator[tuple[str, object]]:

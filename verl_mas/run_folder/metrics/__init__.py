@@ -1,1 +1,1 @@
-"""Metrics of a run: their names, their file, and findings in them."""
+"""Metrics of a run: their names, their meanings, and findings in them."""

@@ -1,4 +1,4 @@
-"""Names of the metrics that a run logs, and functions that read them. docs/use/metrics.md has their meanings.
+"""Names of the metrics that a run logs, and functions that read them. `table.py` has their meanings.
 
 The first segment says what a metric belongs to: `agent/<agent>/...`, `policy/<policy>/...`, `session/...`,
 `filter/...`, `async/...`. The prefix `val-` marks a metric of validation. verl's own metrics keep verl's names. In a
@@ -14,21 +14,6 @@ AGENT, POLICY, SESSION = "agent", "policy", "session"
 VALIDATION = "val-"
 CORE = "val-core/"  # verl's prefix of the scores of a validation
 MEASURES = "exploitability"  # pattern of the measures that a world reports besides its score
-# Patterns of the metrics to watch, in the order of docs/use/metrics.md.
-TO_WATCH = (
-    r"agent/[^/]+/reward/score",
-    r"agent/[^/]+/advantage/zero",
-    r"agent/[^/]+/malformed",
-    r"agent/[^/]+/cut",
-    r"agent/[^/]+/length/response",
-    r"agent/[^/]+/log_probs/(mean|max|limit)",
-    r"agent/[^/]+/group/groups_uniform",
-    r"(policy/[^/]+/)?actor/grad_norm",
-    r"(policy/[^/]+/)?training/rollout_actor_probs_pearson_corr",
-    r"session/dropped",
-    r"val-core/.+/.+/mean@\d+",
-    r"timing_s/step",
-)
 V = TypeVar("V")
 
 

@@ -1,4 +1,4 @@
-"""The metrics of docs/use/metrics.md: the page describes every metric that a run logs."""
+"""Every metric that a run logs, with its meaning: the rows of docs/use/metrics.md, to which `table.md` is a link."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 
-PAGE = Path(__file__).parents[1] / "docs" / "use" / "metrics.md"
 # Names of data sources and of reported numbers may contain a slash.
 _PLACEHOLDERS = {"source": ".+?", "name": ".+?", "n": r"\d+", "k": r"\d+", "s": r"\d+"}
 _TOKEN = re.compile(r"<(\w+)>|\{([^}]*)\}|([^<{]+)")
-_ROW = re.compile(r"^\| `([^`]+)` \|", re.MULTILINE)
+_ROW = re.compile(r"^\| `([^`]+)` \| (.*?) \|", re.MULTILINE)
 _WATCH, _OF_ACTOR, _VALIDATION = "The ten to watch", "Policies: verl's metrics of an actor", "Validation"
 # A validation logs these metrics of agents and sessions as well, with `val-` before their names.
 _REPEATED = ("val-agent/", "val-session/")
@@ -24,8 +23,8 @@ class Metric:
     or `b`."""
 
     pattern: str
+    meaning: str
     section: str
-    place: int  # the row's index in the page
     watch: bool  # whether it is one of the ten to watch
 
     @property
@@ -44,15 +43,16 @@ class Metric:
 
 
 def _metrics() -> Iterator[Metric]:
-    sections = dict(part.split("\n", 1) for part in PAGE.read_text(encoding="utf-8").split("\n## ")[1:])
-    watched = _ROW.findall(sections.pop(_WATCH))
-    rows = [(pattern, section) for section, text in sections.items() for pattern in _ROW.findall(text)]
-    for place, (pattern, section) in enumerate(rows):
-        yield Metric(pattern, section, place, pattern in watched)
+    page = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
+    sections = {title: _ROW.findall(text) for title, _, text in (part.partition("\n") for part in page.split("\n## "))}
+    watched = dict(sections.pop(_WATCH))
+    for section, rows in sections.items():
+        yield from (Metric(pattern, meaning, section, pattern in watched) for pattern, meaning in rows)
 
 
 METRICS = tuple(_metrics())
 SECTIONS = tuple(dict.fromkeys(metric.section for metric in METRICS))
+TO_WATCH = tuple(metric for metric in METRICS if metric.watch)
 
 
 @cache
