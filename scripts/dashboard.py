@@ -57,14 +57,14 @@ def layout(names: Iterable[str]) -> Layout:
 
 def _place_in_table(name: str) -> int:
     metric = described(name)
-    return METRICS.index(metric) if metric else len(METRICS)
+    return METRICS.index(metric) if metric in METRICS else len(METRICS)
 
 
 def _sections(names: list[str]) -> list[str]:
     """Return the titles of all sections, in order."""
     owners = (_owner(name) for name in names)
     own = sorted({owner for owner in owners if owner} | {f"{POLICY} {name}" for name in policies_in(names)})
-    return [TO_WATCH, *own, *(section.title for section in SECTIONS), OTHERS]
+    return [TO_WATCH, *own, *SECTIONS, OTHERS]
 
 
 def _of(name: str, metric: Metric | None, names: list[str]) -> Iterable[str]:
@@ -75,8 +75,7 @@ def _of(name: str, metric: Metric | None, names: list[str]) -> Iterable[str]:
         yield TO_WATCH
     policies = policies_in(names)
     only = f"{POLICY} {policies[0]}" if metric.of_actor and len(policies) == 1 else None
-    of_table = next(section.title for section in SECTIONS if metric in section.metrics)
-    yield _owner(name) or only or of_table
+    yield _owner(name) or only or metric.section
 
 
 def _owner(name: str) -> str | None:

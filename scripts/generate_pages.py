@@ -8,14 +8,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pages import api, badges, cli, contributing, entry_points, figures, gallery, metrics, settings
+from pages import api, badges, cli, contributing, entry_points, figures, gallery, settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
     "CONTRIBUTING.md": contributing.page,
     "docs/train/settings.md": settings.page,
     "docs/start/cli.md": cli.page,
-    "docs/use/metrics.md": metrics.page,
     "docs/write/api.md": api.page,
     "recipes/README.md": gallery.page,
     "docs/start/images/architecture.svg": figures.page_architecture,

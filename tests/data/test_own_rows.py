@@ -18,7 +18,7 @@ ROWS = [{"question": "1+1?", "answer": 2, "topic": "sums"}, {"question": "2+2?",
 
 @pytest.fixture
 def made(tmp_path):
-    """The rows that the command makes of a file; a .jsonl file of these rows without a `name`."""
+    """Return a function that writes rows into a file, and returns the rows that the command makes of it."""
 
     def made(rows, *options, name="mine.jsonl", content=None):
         file = tmp_path / name

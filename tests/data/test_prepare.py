@@ -109,7 +109,7 @@ def test_checksums_are_of_the_rows_and_not_of_their_files(tmp_path, capsys):
     assert f"{first[1]}  train.parquet\n" in capsys.readouterr().out
     assert written("columns_turned", [dict(reversed(row.items())) for row in rows]) == first
     other = written("another_answer", [*rows[:-1], rows[-1] | {"answer": 34}])
-    # Of the set, training, test and validation.
+    # The checksums are those of the set, and of the training, test and validation rows.
     assert [mine == theirs for mine, theirs in zip(first, other, strict=True)] == [False, True, False, False]
 
 

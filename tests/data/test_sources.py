@@ -20,7 +20,7 @@ SETS = {one.name: one for one in (*TRAIN_SETS, *TEST_SETS)}
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
-    """The files that are in it, by name; returns what was asked for."""
+    """Serve the files of a folder as those of a repository; return the list of requests."""
     asked = []
 
     def names(repository, repo_type, revision):

@@ -12,7 +12,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 PAGES = build_site.files(build_site.PAGES)
-# A list right under a paragraph is a list on GitHub and text in the site.
+# GitHub shows these lines as a list. The site would show them as text of the paragraph above.
 LIST_IN_PARAGRAPH = re.compile(r"^(?![-*|#>]|\d+\. |    )\S.*\n(?:[-*] |\d+\. )", re.MULTILINE)
 
 

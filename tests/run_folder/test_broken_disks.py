@@ -29,7 +29,7 @@ from verl_mas.workflow.session import SessionResult
 
 
 class Files:
-    """What a run writes into `folder`: `write(n)` the n-th part of it, and `read` what is there."""
+    """Files of a run in `folder`. `write(n)` writes the n-th part, and `read` lists the parts that are there."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -84,7 +84,7 @@ class Evaluation(Files):
 
 
 class Sessions(Files):
-    """Every second one is of another attempt, and all have images."""
+    """Every second session belongs to another attempt, and all sessions have images."""
 
     def write(self, number: int) -> None:
         if number % 2:

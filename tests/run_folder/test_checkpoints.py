@@ -43,7 +43,7 @@ def cut(path):
 
 
 def mix(folder):
-    """A restore of a part, whose files have the same sizes."""
+    """Restore a part of another checkpoint, whose files have the same sizes."""
     shutil.copytree(folder.parent / "global_step_2" / "main", folder / "main", dirs_exist_ok=True)
 
 

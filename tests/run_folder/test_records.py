@@ -71,7 +71,7 @@ def record_with(*prompts):
 
 def test_candidates_and_later_turns_store_no_message_again():
     first, answer, second = ({"role": "user", "content": letter * 1000} for letter in "abc")
-    # Equal messages are one, also where they are not the same object.
+    # Equal messages are stored once, even if they are different objects.
     line = packed(record_with([first], [dict(first)], [first, answer, second]))
     assert len(line) < 3 * 1000 + 500
     stored = json.loads(line)

@@ -63,7 +63,7 @@ def test_every_line_is_in_the_file_with_its_process_and_no_secret_is(printed, tm
     printed(f"INFO:{AT}:folder of this run: runs/a")
     printed("dataset len: 3", is_err=False)
     printed("After FSDP with open-sesame", WORKER, 8, is_err=False)
-    WorkerLog(tmp_path)  # as when the run resumes
+    WorkerLog(tmp_path)  # a resumed run opens the file again
     assert (tmp_path / FILE).read_text() == (
         f"(TaskRunnerV1 pid=7, ip=10.0.0.1) INFO:{AT}:folder of this run: runs/a\n"
         "(TaskRunnerV1 pid=7, ip=10.0.0.1) dataset len: 3\n"

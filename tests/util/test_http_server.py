@@ -1,4 +1,4 @@
-"""A server and clients that connect and send nothing, or half a request head."""
+"""A server whose clients connect and send nothing, or half of a request head."""
 
 import asyncio
 import socket
@@ -50,7 +50,7 @@ async def flooded(monkeypatch):
         for _ in range(2):
             writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"ok"), 10)
-        # The head of a later request may not be late either.
+        # The same limit holds for the head of a later request.
         writer.write(HALF)
         assert [await end_of(reader) for reader, _ in [(reader, writer), *silent]] == [b""] * 61
         for _, writer in silent:

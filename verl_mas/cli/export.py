@@ -19,7 +19,6 @@ def parser() -> Parser:
     step = "the checkpoint of this step; without it the latest one"
     command.add_argument("--step", type=whole(0), metavar="N", help=step)
     add_out(command, "a folder, which gets a folder per policy, team.yaml and a model card", required=True)
-    command.add_argument("--policy", metavar="NAME", help="only this policy, and no team.yaml")
     merged = "adapters merged into their base; prints how far the log-probs of a prompt move by it"
     command.add_argument("--merge", action="store_true", help=merged)
     command.add_argument("--trust-remote-code", action="store_true", help="run the Python files of the models")
@@ -36,7 +35,7 @@ def main(argv: list[str]) -> int:
     team, trust = read_team(checkpoint.folder), options.trust_remote_code
     export = Export(checkpoint, team, options.out, merge=options.merge, force=options.force, trust=trust)
     written = []
-    for line in export.run(options.policy):
+    for line in export.run():
         written.append(line)
         if not options.json:
             sys.stdout.write(f"{line}\n")

@@ -93,7 +93,7 @@ def _paragraph(text: str | None) -> str:
 def metrics() -> Named:
     from verl_mas.run_folder.metrics.table import METRICS
 
-    return {name: metric.meaning for metric in METRICS for name in metric.names}
+    return {metric.pattern: metric.meaning for metric in METRICS}
 
 
 # Kind on the command line -> the setting that uses a name of this kind, and a function that returns the names, which

@@ -11,13 +11,13 @@ import zlib
 from collections.abc import Mapping
 
 from verl_mas.environment.worlds import world
-from verl_mas.environment.worlds.hubs.reasoning_gym import SET, Item, item
+from verl_mas.environment.worlds.hubs.reasoning_gym import Item, item
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.util.splits import TRAIN, split_of
 from verl_mas.workflow.client import DatasetFields
 from verl_mas.workflow.codecs import Boxed
 
-TASK, CONFIG, SEED, PLACE, CHECKSUM = "task", "config", "seed", "place", "checksum"
+CHECKSUM = "checksum"  # of the question; the world's fields of a row name its item
 _PATIENCE = 1_000  # repeats in a row after which no new question is expected
 _STRIDE = 10_000_000  # item numbers per training seed; the first _STRIDE numbers belong to the test split
 
@@ -34,9 +34,7 @@ def rows(task: str, count: int, split: str, seed: int, config: Mapping[str, obje
         question = made.entry["question"]
         repeats += 1
         if question not in of_question and split_of(question) == split:
-            place = number % SET
-            named = {TASK: task, CONFIG: settings, SEED: number - place, PLACE: place, CHECKSUM: _checksum(made)}
-            named |= {world.NAME: task, world.OPTIONS: settings, world.SEED: number}
+            named = {world.NAME: task, world.OPTIONS: settings, world.SEED: number, CHECKSUM: _checksum(made)}
             of_question[question] = _row(made, split, len(of_question), named)
             repeats = 0
         if len(of_question) == count:
@@ -58,15 +56,15 @@ def compute_score(
 
 def item_of(extra_info: DatasetFields) -> Item:
     """Find the item that a row names."""
-    for key in (TASK, CONFIG, SEED, PLACE, CHECKSUM):
+    for key in (world.NAME, world.OPTIONS, world.SEED, CHECKSUM):
         if key not in extra_info:
             value = f"extra_info has no {key!r}"
             rule = "this reward function needs rows that name an item of reasoning-gym"
             raise DataError(value, rule=rule, fix="write them with `verl-mas data reasoning_gym TASK --out FOLDER`")
-    task, place = extra_info[TASK], int(extra_info[PLACE])
-    named = item(task, extra_info[CONFIG], int(extra_info[SEED]) + place)
+    task, number = extra_info[world.NAME], int(extra_info[world.SEED])
+    named = item(task, extra_info[world.OPTIONS], number)
     if _checksum(named) != extra_info[CHECKSUM]:
-        value = f"{task}, seed {extra_info[SEED]}, place {place} is a different question now"
+        value = f"item {number} of {task} is a different question now"
         rule = "rows are used with the version of reasoning-gym that wrote them"
         raise DataError(value, rule=rule, fix="write the rows again")
     return named
@@ -74,7 +72,7 @@ def item_of(extra_info: DatasetFields) -> Item:
 
 def _row(made: Item, split: str, index: int, named: Mapping[str, object]) -> dict[str, object]:
     return {
-        "data_source": f"reasoning_gym/{named[TASK]}",
+        "data_source": f"reasoning_gym/{named[world.NAME]}",
         "prompt": [{"role": "user", "content": f"{made.prompt}\n\n{Boxed().prompt()}"}],
         # Tasks with many solutions have no answer.
         "reward_model": {"style": "rule", "ground_truth": made.entry["answer"] or ""},

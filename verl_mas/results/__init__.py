@@ -2,5 +2,5 @@
 
 - `sessions/`: settings, metrics and sessions of a run, read for the report and the viewer.
 - `formats/`: sessions in the formats of other tools.
-- `serve/`: export of a team's policies, which can then chat, be served and be evaluated.
+- `serve/`: export of a trained team, which can then be loaded, served and evaluated.
 """

@@ -73,7 +73,7 @@ def attempts(content: Mapping[str, object]) -> list[Plain]:
 
 
 def read_about(folder: Path) -> Plain:
-    """Read `run.yaml`; empty if the file is missing, as in folders of earlier versions."""
+    """Read `run.yaml`; empty if the file is missing, as after an evaluation."""
     path = folder / FILE
     if not path.exists():
         return {}

@@ -170,9 +170,8 @@ def read(folder: Path) -> Checkpoint | str:
         path = folder / name
         if not isfile(path):  # `Path.is_file` raises an error for a name that is too long
             return f"{folder} is not complete: {name:.200} is missing"
-        before = f"{saved} bytes" if isinstance(saved, int) else str(saved)  # version 0.1 listed only sizes
-        if not (now := _listed(path)).startswith(before):
-            return f"{folder} is not complete: {name} has {now} and was saved with {before}"
+        if (now := _listed(path)) != saved:
+            return f"{folder} is not complete: {name} has {now} and was saved with {saved}"
     return Checkpoint(folder, step, run)
 
 

@@ -5,8 +5,6 @@
 <dir>/train/<step>-<attempt>-advantages.jsonl.zst     {key: advantage}, from the trainer
 <dir>/images/<hash>.png                               the images of messages, each once
 
-Earlier versions compressed sessions to files `.jsonl.zst`, which are read as well.
-
 The step is the one in which a session was started; in the asynchronous modes it is trained later.
 
 A run that resumes is a new attempt. It repeats steps under the same keys, so records and advantages of different

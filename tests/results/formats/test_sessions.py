@@ -1,4 +1,4 @@
-"""Which sessions of a run other tools get."""
+"""Selection of a run's sessions for other tools."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Chats and pairs to train on, and what is counted as left out."""
+"""Chats and preference pairs for training, and the counts of skipped acts."""
 
 from collections import Counter
 

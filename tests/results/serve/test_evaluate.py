@@ -10,7 +10,7 @@ IDENTITY = {"team": "t", "step": 3, "data": "d", "engine": {}, "sampling": {}, "
 
 def test_a_session_is_found_again_whatever_its_text_is_and_after_a_line_that_was_cut(tmp_path):
     path = tmp_path / "new" / "sessions.jsonl"
-    # Characters that end a line for str.splitlines, and one that UTF-8 does not have.
+    # Characters that end a line for str.splitlines, and one that UTF-8 cannot encode.
     record = {"task": 0, "session": 0, "failed": False, "answer": "a\x85b\u2028c\n\ud800"}
     Results.open(path, IDENTITY, force=False).add(record)
     assert Results.open(path, IDENTITY, force=False).of(1, 1) == [record]

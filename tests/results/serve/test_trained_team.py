@@ -96,7 +96,7 @@ def test_many_tasks_run_without_an_export(serve):
         list(verl_mas.run_many("single", ["a"], client, concurrency=0))
 
 
-def test_an_export_without_all_policies_is_refused(folder, tmp_path):
+def test_an_export_without_all_policies_or_agents_is_refused(folder, tmp_path):
     (tmp_path / "team.yaml").write_text((folder / "team.yaml").read_text())
     with pytest.raises(ConfigError, match=r"(?s)/a is not there.*/b is not there"):
         verl_mas.load(tmp_path)
@@ -108,15 +108,11 @@ def test_an_export_without_all_policies_is_refused(folder, tmp_path):
         verl_mas.load(tmp_path)
     with pytest.raises(ConfigError, match=r"has no team\.yaml"):
         verl_mas.load(tmp_path / "..")
-
-
-def test_an_agent_that_the_file_lacks_is_named(folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "team")
     text = yaml.safe_load((folder / "team.yaml").read_text())
     del text["agents"]["verifier"]
-    (tmp_path / "team/team.yaml").write_text(yaml.safe_dump(text))
+    (tmp_path / "team.yaml").write_text(yaml.safe_dump(text))
     with pytest.raises(ConfigError, match="has no agent verifier"):
-        verl_mas.load(tmp_path / "team")
+        verl_mas.load(tmp_path)
 
 
 HOSTILE = {
@@ -129,12 +125,6 @@ HOSTILE = {
     "mcp.x.pass_env: SECRET": {"mcp": {"x": {"command": ["cat"], "pass_env": ["SECRET"]}}},
     "verl.reward.custom_reward_function.path: f.py": {"verl": {"reward.custom_reward_function.path": "f.py"}},
     "verl.data.custom_cls.name: x": {"verl": {"data.custom_cls.name": "x"}},
-    "workflow.args.execution.executor: os:system": {
-        "workflow": {"name": "single", "args": {"execution": {"executor": "os:system"}}}
-    },
-    "workflow.args.function: team.py:pair": {
-        "workflow": {"name": "program", "args": {"agents": ["solver"], "function": "team.py:pair"}}
-    },
     "policies.main.remote.api_key_env: SECRET": {
         "policies": {"main": {"remote": {"base_url": "http://evil/v1", "model": "m", "api_key_env": "SECRET"}}}
     },
@@ -249,10 +239,9 @@ async def test_a_lost_engine_is_named_in_the_log_alone(runtime, monkeypatch, cap
     assert [entry.getMessage() for entry in caplog.records] == ["the engine of /srv/weights is lost"]
 
 
-@pytest.mark.parametrize("device", ["cuda:77", "abacus", "meta"])
-def test_a_device_that_is_not_here_is_refused(folder, device):
-    with pytest.raises(ConfigError, match=f"engine device={device}: "):
-        Runtime(folder, EngineSettings(device=device))
+def test_a_device_that_is_not_here_is_refused(folder):
+    with pytest.raises(ConfigError, match="engine device=cuda:77: "):
+        Runtime(folder, EngineSettings(device="cuda:77"))
 
 
 async def test_a_wrong_request_is_refused_with_the_reason(runtime):
@@ -277,27 +266,22 @@ async def test_a_key_is_asked_for_and_a_limit_holds(runtime):
     assert {"verl_mas_sessions 0.0", *counted} <= set(measured)
 
 
-SITE, TEXT = "http://evil.example", {"Content-Type": "text/plain"}
-
-
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        (TEXT, 415),
-        ({"Origin": SITE}, 403),
-        ({"Host": "evil.example", "Origin": SITE}, 403),
+async def test_a_page_of_another_site_cannot_ask(runtime):
+    site = "http://evil.example"
+    for headers, status in (
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Origin": site}, 403),
+        ({"Host": "evil.example", "Origin": site}, 403),
         ({"Host": "localhost:80", "Origin": "http://localhost:80"}, 400),
         ({"Host": "[::1]"}, 400),
         ({"Origin": "http://["}, 403),
-    ],
-)
-async def test_a_page_of_another_site_cannot_ask(runtime, headers, status):
-    assert (await post(TeamServer(runtime, name="team"), b"{", **headers)).status_code == status
+    ):
+        assert (await post(TeamServer(runtime, name="team"), b"{", **headers)).status_code == status, headers
 
 
 @pytest.mark.parametrize(("waits", "status"), [(60, 408), (0, 499)])
 async def test_a_body_that_does_not_end_is_given_up(runtime, monkeypatch, waits, status):
-    """The body is too late, or the client is gone."""
+    """The body does not arrive in time, or the client has disconnected."""
     monkeypatch.setattr("verl_mas.gateway.server.BODY_S", 0.1)
     sent = []
 

@@ -1,17 +1,13 @@
-"""Sessions are read as they were written: attempts apart, compressed or not, damage limited to what it hit."""
+"""Sessions are read as they were written, attempt by attempt. Damage costs only the sessions that it hits."""
 
 import json
-import struct
 from datetime import datetime, timedelta
 
-import pyarrow
 import pytest
-import view_runs
 from session_records import Recorder
 
 from verl_mas.errors import DataError
 from verl_mas.results.sessions.reader import SessionEntry, SessionIndex, read_sessions, with_uniform
-from verl_mas.run_folder.records import packed
 from verl_mas.run_folder.session_files import file_of, new_attempt, write_advantages
 
 
@@ -27,7 +23,7 @@ def acts(folder, **wanted):
 
 @pytest.fixture
 def attempts(tmp_path_factory, monkeypatch):
-    """The clock goes back an hour between the two."""
+    """Name two attempts. Between them, the clock is set back by an hour."""
     folder = tmp_path_factory.mktemp("records")
     first = new_attempt(folder)
     file = file_of(folder, False, 1, first, "0", ".parquet")
@@ -64,7 +60,11 @@ def test_a_damaged_line_costs_only_itself_and_is_named(record, tmp_path, caplog)
         record(1, session=session)
     record(2)
     first, _ = sorted((tmp_path / "train").iterdir())
-    for name in ("notes.jsonl", "notes.jsonl.zst", "000001-a-b.jsonl.old"):  # not of a run, and left alone
+    for name in (
+        "notes.jsonl",
+        "notes.jsonl.zst",
+        "000001-a-b.jsonl.old",
+    ):  # a run does not write such files, so they are ignored
         (tmp_path / "train" / name).write_text(json.dumps({"note": 1}) + "\n")
     lines = first.read_bytes().splitlines(keepends=True)
     first.write_bytes(lines[0] + lines[1][:-30] + b"\n" + b"5\n" + lines[2][:-30])
@@ -87,22 +87,6 @@ def test_a_compressed_file_that_is_damaged_costs_only_its_sessions_and_is_named(
     assert [step for step, *_ in acts(tmp_path)] == [4]
     lost = [entry.getMessage() for entry in caplog.records]
     assert len(lost) == 3 and all(any(str(file) in text for text in lost) for file in (damaged, cut, empty)), lost
-
-
-def test_files_of_an_earlier_version_are_read(tmp_path):
-    """Its lines were in several frames of zstd, each after a frame that a reader of zstd skips."""
-    lines = [packed(view_runs.session(1, "1-0", number)) for number in (0, 1)]
-    skipped = struct.pack("<II", 0x184D2A5D, 4) + b"mas2"
-    frames = [skipped + pyarrow.compress(line, codec="zstd", asbytes=True) for line in lines]
-    path = file_of(tmp_path, False, 1, "a", "0", ".jsonl.zst")
-    path.parent.mkdir()
-    path.write_bytes(b"".join(frames))
-    write_advantages(tmp_path, 1, "a", {"1-0_1_0": 0.5})
-    # A worker that was killed while it compressed has left a session twice.
-    path.with_suffix("").write_bytes(lines[0])
-    index = SessionIndex(tmp_path)
-    assert [entry.key for entry in index.entries] == ["1-0_0", "1-0_1"]
-    assert [record["acts"][0]["advantage"] for record in index.records()] == [None, 0.5]
 
 
 def test_advantages_that_are_damaged_are_named_and_the_sessions_are_read(record, tmp_path, caplog):

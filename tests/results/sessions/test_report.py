@@ -41,7 +41,7 @@ def made(folder: Path, steps: list[dict[str, float]]) -> Path:
 
 @pytest.fixture
 def run(tmp_path):
-    """Of its agents, the solver has no advantage in steps 3 to 8, and the judge is not trained."""
+    """Make a run whose solver has no advantage in steps 3 to 8, and whose judge is not trained."""
     return made(tmp_path / "run", [metrics(step, zero=float(3 <= step <= 8)) for step in range(1, 13)])
 
 
@@ -117,7 +117,7 @@ def record(index: int, acc: float, **more: object) -> dict[str, object]:
 
 @pytest.fixture
 def two(tmp_path):
-    """Of run B the score is 0.1 higher at every step, and half of the tasks that A fails are solved."""
+    """Make two runs. B's score is 0.1 higher at every step, and B solves half of the tasks that A fails."""
     folders = []
     for name, score, solved in (("a", 0.5, 4), ("b", 0.6, 7)):
         steps = [metrics(step, score=score + 0.01 * (step % 2)) for step in range(1, 13)]

@@ -1,4 +1,4 @@
-"""The table of metrics, and the names in it."""
+"""The page of metrics, and the names in it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import verl
 
 from verl_mas.run_folder.metrics import names as metric_names
 from verl_mas.run_folder.metrics.names import key_of_policy, policies_in
-from verl_mas.run_folder.metrics.table import METRICS, described
+from verl_mas.run_folder.metrics.table import METRICS, TO_WATCH, described
 
 ROOT = Path(__file__).parents[3]
 PLACEHOLDER = re.compile(r"<\w+>")
 
 
 def examples(pattern: str) -> Iterator[str]:
-    """The names that a pattern stands for, with its placeholders."""
+    """Yield the names for which a pattern stands. They keep its placeholders."""
     parts = re.split(r"\{([^}]*)\}", pattern)
     choices = [part.split(",") if i % 2 else [part] for i, part in enumerate(parts)]
     yield from map("".join, itertools.product(*choices))
@@ -28,7 +28,7 @@ def examples(pattern: str) -> Iterator[str]:
 
 @cache
 def written() -> frozenset[str]:
-    """Every text in the code that logs metrics, in parts between slashes."""
+    """Collect the parts between slashes of all strings in the code that logs metrics."""
     ours = [path for path in (ROOT / "verl_mas").rglob("*.py")]
     folder = Path(verl.__file__).parent
     places = ("trainer/**/*.py", "workers/**/*.py", "utils/debug/*.py", "utils/*.py")
@@ -39,7 +39,7 @@ def written() -> frozenset[str]:
 
 
 def is_written(part: str) -> bool:
-    """As one text, or as two that are put together."""
+    """Whether the code has this part as one string, or as two strings that it joins."""
     return any(part[:i] in written() and part[i:] in written() for i in range(len(part) + 1))
 
 
@@ -49,17 +49,21 @@ def test_every_part_of_a_described_name_is_in_the_code_that_logs_it():
     assert [part for part in parts if not is_written(part)] == []
 
 
-def test_a_name_is_described_by_its_own_entry():
+def test_a_name_is_described_by_its_own_row():
     stands_for = {"<n>": "4", "<k>": "2", "<s>": "8"}
     for metric in METRICS:
-        for name in (name for pattern in metric.names for name in examples(pattern)):
-            assert described(PLACEHOLDER.sub(lambda found: stands_for.get(found[0], "it"), name)) is metric, name
+        for name in examples(metric.pattern):
+            key = PLACEHOLDER.sub(lambda found: stands_for.get(found[0], "it"), name)
+            assert described(key) is metric, name
 
 
 def test_names_of_sources_and_of_numbers_may_have_slashes():
     assert described("val-core/openai/gsm8k/pass@16").pattern == "val-core/<source>/pass@<k>"
     assert described("session/tool/calls/mean").pattern == "session/<name>/mean"
     assert described("agent/solver/made_up") is None and described("mas/solver/acts") is None
+    assert [metric.pattern for metric in TO_WATCH][:2] == ["agent/<agent>/reward/score", "agent/<agent>/advantage/zero"]
+    assert described("policy/main/actor/lr").pattern == "actor/lr"
+    assert described("val-agent/solver/cut").pattern == "val-agent/<agent>/cut"
 
 
 def test_a_policys_number_is_read_the_same_way_however_many_policies_there_are():

@@ -14,7 +14,7 @@ RECORDED = Path(__file__).parents[3] / "benchmarks/evidence/results"
 
 
 def found(steps, **about):
-    """Kind -> (the step at which it is found first, its text)."""
+    """Map each kind of finding to the step at which it is first found, and to its text."""
     trends, first = Trends(), {}
     for number, metrics in enumerate(steps, 1):
         for one in trends.add(metrics | about):
@@ -26,24 +26,10 @@ def curve(key, values, **others):
     return found([{key: value} | others for value in values])
 
 
-def rewards(name, agent):
-    return json.loads((RECORDED / name).read_text())["series"][f"agent/{agent}/reward/score"]
-
-
-@pytest.mark.parametrize(
-    ("run", "agent", "falls"),
-    [
-        ("guide_offset_team-3.json", "driver", True),
-        ("kuhn_poker_past-1.json", "opponent", True),
-        ("agent_grpo-0.json", "executor", False),
-        ("agent_grpo-3.json", "planner", False),
-    ],
-)
-def test_a_recorded_reward_that_falls_for_good_is_found(run, agent, falls):
-    kinds = curve("critic/score/mean", rewards(run, agent))
-    assert ("reward_falls" in kinds) == falls
-    if falls:
-        assert "the reward has fallen from" in kinds["reward_falls"][1]
+def test_a_recorded_reward_that_falls_for_good_is_found():
+    run = json.loads((RECORDED / "guide_offset_team-3.json").read_text())
+    _, text = curve("critic/score/mean", run["series"]["agent/driver/reward/score"])["reward_falls"]
+    assert "the reward has fallen from" in text
 
 
 def test_few_recorded_runs_have_a_falling_reward():
@@ -112,11 +98,11 @@ def test_validations_of_the_same_weights_that_differ_are_found():
         (0.02, [0.4, 0.7, 0.3, 0.45], "agreement_without_success"),  # after it had risen
         (0.02, [0.4, 0.4, 0.41, 0.4], "reward_without_success"),
         (0.02, [0.4, 0.5, 0.6, 0.7], None),
-        (0.0, [0.4, 0.35, 0.2, 0.1], None),  # what falls alone is not taught by agreement
+        (0.0, [0.4, 0.35, 0.2, 0.1], None),  # success that falls without rising agreement has another cause
     ],
 )
 def test_answers_that_agree_more_and_are_right_less_often_are_found(agreement, success, kind):
-    """And said once: the reward is the agreement."""
+    """Only one of the two findings is reported, because the reward is the agreement."""
     score, held_out = "val-core/sums/acc/mean@1", dict(zip((4, 12, 20, 28), success, strict=True))
     moves = {"actor/grad_norm": 0.3}
     steps = [moves | dict.fromkeys((AGREEMENT, "critic/score/mean"), 0.3 + agreement * i) for i in range(29)]
@@ -124,17 +110,8 @@ def test_answers_that_agree_more_and_are_right_less_often_are_found(agreement, s
     assert list(kinds) == ([kind] if kind else [])
     if kind == "agreement_without_success":
         assert f"was {max(success)} at best. Agreement teaches" in kinds[kind][1]
-
-
-def test_peers_with_a_poor_start_are_found():
-    """The curves are those of a run of 12 steps, of 8 tasks at a learning rate of 6e-4."""
-    agreement = [0.24, 0.25, 0.13, 0.17, 0.22, 0.38, 0.41, 0.35, 0.30, 0.41, 0.71, 0.49]
-    success = {0: 0.29, 4: 0.26, 8: 0.19, 12: 0.24}
-    steps = [{}, *({AGREEMENT: value, "actor/grad_norm": 0.3} for value in agreement)]
-    validated = [
-        step | ({"val-core/sums/acc/mean@1": success[i]} if i in success else {}) for i, step in enumerate(steps)
-    ]
-    assert list(found(validated)) == ["agreement_without_success"]
+    if kind == "reward_without_success":
+        assert "val-core/sums/acc/mean@1 has not: 0.4 at first" in kinds[kind][1]
 
 
 def test_a_step_is_kept_in_less_than_two_kib():

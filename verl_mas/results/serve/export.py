@@ -16,7 +16,6 @@ from jinja2 import Environment, StrictUndefined
 from omegaconf import DictConfig, OmegaConf
 from safetensors import SafetensorError
 
-from verl_mas.config.registry import nearest
 from verl_mas.errors import ConfigError, DiskError, raise_all
 from verl_mas.results.serve import model
 from verl_mas.results.serve.adapter import LORA_FILE, SavedAdapter
@@ -61,16 +60,14 @@ def find_checkpoint(folder: Path, step: int | None = None) -> Checkpoint:
             rule = "a step is chosen from a run's folder"
             raise ConfigError(f"--step {step} of {folder}", rule=rule, fix=f"give {folder.parent}, or leave out --step")
         folder = folder_of_step(folder, step)
-    whole = whole_checkpoints(folder if step_of(folder) is None else folder.parent)
     found: Checkpoint | str
     if not folder.is_dir():
         found = f"{folder} is {'no folder' if folder.exists() else 'not there'}"
-    elif step_of(folder) is None:
-        found = last(folder)
     else:
-        found = read(folder)
+        found = last(folder) if step_of(folder) is None else read(folder)
     if isinstance(found, Checkpoint):
         return found
+    whole = whole_checkpoints(folder if step_of(folder) is None else folder.parent)
     rule = "a complete checkpoint is exported: the folder global_step_N of a run, or the run's folder for its latest"
     known = ", ".join(str(checkpoint.folder) for checkpoint in whole)
     fix = f"give one of {known}" if known else "give trainer.default_local_dir of a run"
@@ -89,14 +86,13 @@ class Export:
     force: bool = False
     trust: bool = False
 
-    def run(self, only: str | None = None) -> Iterator[str]:
-        """Export, yielding a line per written part. `only`: the name of a single policy to export. `team.yaml` is then
-        not written, because it would name policies that are not in the export."""
-        chosen = self._chosen(only)
-        raise_all(self._refusals(chosen, whole=only is None))
-        team, described = self.out / TEAM_FILE, self._written(chosen) if only is None else None
+    def run(self) -> Iterator[str]:
+        """Export, yielding a line per written part."""
+        chosen = self._chosen()
+        raise_all(self._refusals(chosen))
+        team, described = self.out / TEAM_FILE, self._written(chosen)
         # Make the card before anything is written, because it reads the folder of the run, which may be damaged.
-        card = Card.of(self.out.resolve().name, described, self.checkpoint.folder.parent) if described else None
+        card = Card.of(self.out.resolve().name, described, self.checkpoint.folder.parent)
         with _writing(self.out):
             self.out.mkdir(parents=True, exist_ok=True)
             # An old `team.yaml` would describe a folder in which some policies have been replaced.
@@ -105,35 +101,25 @@ class Export:
             with _writing(self.out / name), replaced(self.out / name) as folder:
                 written = self._policy(policy, folder)
             yield f"{name}: {written}"
-        if described and card:
-            with _writing(team):
-                card.write(self.out)
-                described.write(self.out)
-            yield f"{self.out / CARD}"
-            yield f"{team}"
+        with _writing(team):
+            card.write(self.out)
+            described.write(self.out)
+        yield f"{self.out / CARD}"
+        yield f"{team}"
 
-    def _chosen(self, only: str | None) -> Mapping[str, TeamPolicy]:
-        """Return the policies with their own weights."""
+    def _chosen(self) -> Mapping[str, TeamPolicy]:
+        """Return the policies with their own weights. A snapshot that was never refreshed equals its model."""
 
         def refreshed(snapshot: str) -> bool:
             return model.read_record(self.checkpoint.folder / snapshot / weight_folder.RECORD, "step")["step"] != 0
 
-        found = {
+        return {
             name: policy
             for name, policy in self.team.policies.items()
-            # A snapshot that was never refreshed equals its model.
             if policy.folder is not None and (policy.snapshot_of is None or refreshed(policy.folder))
         }
-        if only is None:
-            return found
-        if only not in found:
-            known = self.team.policies.get(only)
-            where = f", which is {known.remote.base_url if known.remote else known.model} as it was" if known else ""
-            rule = "it is a policy with weights of its own in the checkpoint"
-            raise ConfigError(f"--policy {only}{where}", rule=rule, fix=nearest(only, list(found)))
-        return {only: found[only]}
 
-    def _refusals(self, chosen: Mapping[str, TeamPolicy], *, whole: bool) -> Iterator[ConfigError]:
+    def _refusals(self, chosen: Mapping[str, TeamPolicy]) -> Iterator[ConfigError]:
         inside = self.out.resolve()
         if checkpoint := next((path for path in (inside, *inside.parents) if (path / RUN_FILE).exists()), None):
             rule = "a checkpoint has the files that its run.json lists"
@@ -148,11 +134,7 @@ class Export:
         if self.merge and not any(path.is_file() for path in parts):
             yield ConfigError("--merge", rule="it merges adapters, and no policy is one", fix="leave it out")
         folders, team = [self.out / name for name in chosen], self.out / TEAM_FILE
-        if not whole and team.exists():
-            rule = "they are of one step and written together; --policy writes one"
-            fix = "give another folder, or leave out --policy"
-            yield ConfigError(f"{team} describes the policies of an export", rule=rule, fix=fix)
-        yield from self._there([*folders, team, self.out / CARD] if whole else folders)
+        yield from self._there([*folders, team, self.out / CARD])
         yield from self._other_bases(chosen)
         policies = self.team.policies.values()
         named = (path for each in policies for path in (each.model, each.tokenizer, each.start_adapter))

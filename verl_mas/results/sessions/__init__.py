@@ -1,1 +1,1 @@
-"""Reading of a run for the report and the viewer: its settings, metrics and sessions."""
+"""Reads a run for the report and the viewer: its settings, metrics and sessions."""

@@ -170,14 +170,10 @@ class SessionIndex:
 
     def _by_attempt(self, partition: str, step: int) -> dict[str, list[SessionEntry]]:
         """Return the sessions of each attempt. The list is empty for an attempt that has written only advantages."""
-        by_attempt: dict[str, dict[str, SessionEntry]] = defaultdict(dict)
+        by_attempt: dict[str, list[SessionEntry]] = defaultdict(list)
         for file in self.files[partition, step]:
-            known = by_attempt[file.attempt]
-            for entry in self._listed.get(file, []):
-                # A session may be in two files: in earlier versions, a worker that was killed while it compressed its
-                # file left both. Keep the first entry.
-                known.setdefault(entry.key, entry)
-        return {attempt: list(entries.values()) for attempt, entries in by_attempt.items()}
+            by_attempt[file.attempt] += self._listed.get(file, [])
+        return by_attempt
 
 
 def entries_of(file: SessionFile) -> list[SessionEntry]:

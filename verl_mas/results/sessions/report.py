@@ -226,7 +226,7 @@ def _longest(ends: Sequence[int]) -> tuple[int, int]:
 
 
 def watched(steps: Sequence[Step]) -> list[str]:
-    """Return the metrics to watch that a run has, in the order of `metrics.table`."""
+    """Return the metrics to watch that a run has, in the order of the table."""
     keys = dict.fromkeys(key for step in steps for key in step.values)
     return [key for metric in TO_WATCH for key in keys if metric.expression.fullmatch(key)]
 

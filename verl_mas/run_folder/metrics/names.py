@@ -1,4 +1,4 @@
-"""Names of the metrics that a run logs, and functions that read them. Their meanings are in `table.yaml`.
+"""Names of the metrics that a run logs, and functions that read them. `table.py` has their meanings.
 
 The first segment says what a metric belongs to: `agent/<agent>/...`, `policy/<policy>/...`, `session/...`,
 `filter/...`, `async/...`. The prefix `val-` marks a metric of validation. verl's own metrics keep verl's names. In a

@@ -1,6 +1,4 @@
-"""Every metric that a run logs, with its meaning, from `table.yaml`. `python scripts/generate_pages.py` makes
-docs/use/metrics.md from it.
-"""
+"""Every metric that a run logs, with its meaning: the rows of docs/use/metrics.md, to which `table.md` is a link."""
 
 from __future__ import annotations
 
@@ -10,28 +8,30 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 
-from verl_mas.util import read_yaml
-from verl_mas.verl_.types import Fields
-
 # Names of data sources and of reported numbers may contain a slash.
 _PLACEHOLDERS = {"source": ".+?", "name": ".+?", "n": r"\d+", "k": r"\d+", "s": r"\d+"}
 _TOKEN = re.compile(r"<(\w+)>|\{([^}]*)\}|([^<{]+)")
+_ROW = re.compile(r"^\| `([^`]+)` \| (.*?) \|", re.MULTILINE)
+_WATCH, _OF_ACTOR, _VALIDATION = "The ten to watch", "Policies: verl's metrics of an actor", "Validation"
+# A validation logs these metrics of agents and sessions as well, with `val-` before their names.
+_REPEATED = ("val-agent/", "val-session/")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric. `pattern`: its name, where `<agent>` stands for any name, and `{a,b}` for either `a` or `b`."""
+    """A row of the page. `pattern`: the metric's name, where `<agent>` stands for any name, and `{a,b}` for either `a`
+    or `b`."""
 
     pattern: str
     meaning: str
-    unit: str = ""
-    watch: str = ""  # the healthy values of a metric to watch; empty for other metrics
-    # Whether verl logs the metric for an actor. With several trained policies, its name is `policy/<policy>/...`.
-    of_actor: bool = False
+    section: str
+    watch: bool  # whether it is one of the ten to watch
 
     @property
-    def names(self) -> tuple[str, ...]:
-        return (self.pattern, f"policy/<policy>/{self.pattern}") if self.of_actor else (self.pattern,)
+    def of_actor(self) -> bool:
+        """Whether verl logs the metric for an actor. With several trained policies, its name is
+        `policy/<policy>/...`."""
+        return self.section == _OF_ACTOR
 
     @cached_property
     def expression(self) -> re.Pattern[str]:
@@ -42,43 +42,23 @@ class Metric:
         return re.compile(found)
 
 
-@dataclass(frozen=True)
-class MetricSection:
-    title: str
-    about: str
-    metrics: tuple[Metric, ...]
+def _metrics() -> Iterator[Metric]:
+    page = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
+    sections = {title: _ROW.findall(text) for title, _, text in (part.partition("\n") for part in page.split("\n## "))}
+    watched = dict(sections.pop(_WATCH))
+    for section, rows in sections.items():
+        yield from (Metric(pattern, meaning, section, pattern in watched) for pattern, meaning in rows)
 
 
-def _sections() -> Iterator[MetricSection]:
-    sections = read_yaml(Path(__file__).with_suffix(".yaml"))
-    for title, section in sections.items():
-        metrics = list(_metrics_of(section))
-        if title == "Validation":
-            metrics += _validated(_metrics_of(sections["Agents"]))
-            metrics += _validated(_metrics_of(sections["Sessions"]))
-        yield MetricSection(title, section["about"], tuple(metrics))
-
-
-def _metrics_of(section: Fields) -> Iterator[Metric]:
-    for pattern, entry in section["metrics"].items():
-        columns = [entry] if isinstance(entry, str) else entry
-        yield replace(Metric(pattern, *columns), of_actor=section.get("of_actor", False))
-
-
-def _validated(metrics: Iterator[Metric]) -> Iterator[Metric]:
-    """Yield the metrics that a validation logs as well, with `val-` before their names."""
-    without = re.compile("^advantage/|/advantage/|/group/|mixed_versions|<name>/mean")
-    for metric in metrics:
-        if not without.search(metric.pattern):
-            yield replace(metric, pattern=f"val-{metric.pattern}", watch="")
-
-
-SECTIONS = tuple(_sections())
-METRICS = tuple(metric for section in SECTIONS for metric in section.metrics)
+METRICS = tuple(_metrics())
+SECTIONS = tuple(dict.fromkeys(metric.section for metric in METRICS))
 TO_WATCH = tuple(metric for metric in METRICS if metric.watch)
 
 
 @cache
 def described(key: str) -> Metric | None:
-    """Return the entry for a metric; None if neither verl nor verl-mas logs it."""
-    return next((metric for metric in METRICS if metric.expression.fullmatch(key)), None)
+    """Return the row for a metric, the first one that fits; None if neither verl nor verl-mas logs it."""
+    found = next((metric for metric in METRICS if metric.expression.fullmatch(key)), None)
+    if found is None and key.startswith(_REPEATED) and (same := described(key.removeprefix("val-"))):
+        return replace(same, pattern=f"val-{same.pattern}", section=_VALIDATION, watch=False)
+    return found

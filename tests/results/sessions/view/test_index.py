@@ -1,4 +1,4 @@
-"""What the list and the search know of a session."""
+"""Entries of sessions for the list and the search."""
 
 from __future__ import annotations
 

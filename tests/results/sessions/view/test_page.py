@@ -1,15 +1,13 @@
-"""What is written, and what is refused."""
+"""Pages that are written, and arguments that are refused."""
 
 from __future__ import annotations
 
 import base64
-import errno
 import gzip
 import hashlib
 import json
 import re
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from commands import output_of
@@ -32,7 +30,7 @@ def unpacked(payload: str) -> str:
 
 
 def payloads(page: Path) -> dict[str, str]:
-    """The data of a page, from itself or the folder beside it."""
+    """Read the data of a page from the page itself, or from the folder next to it."""
     inside = dict(re.findall(r'data-name="([a-z0-9-]+)">([^<]*)<', page.read_text()))
     beside = page.with_name(f"{page.stem}_data").glob("*.js")
     files = dict(re.fullmatch(r'verlMasView\.arrive\("(.+)","(.+)"\);\n', file.read_text()).groups() for file in beside)
@@ -89,7 +87,7 @@ def test_only_the_script_and_the_style_of_the_page_are_allowed(run):
         digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}';" in policy
     assert "default-src 'none'" in policy and not any(word in policy for word in ("unsafe", "http", "connect"))
-    # A page that looked for anything in a network would have its address.
+    # A page that loads anything from a network has an address.
     assert set(re.findall(r"https?://[^\"'\s]+", text)) == {"http://www.w3.org/2000/svg"}
 
 
@@ -113,12 +111,6 @@ def test_a_live_page_that_another_command_replaces_ends_with_the_reason(run):
         refresh(page, view)
     write_view(run, live=True)
     assert index_of(page)["columns"]["session"]
-
-
-def test_a_folder_that_cannot_be_written_is_one_error_with_another_place(run, capsys, monkeypatch):
-    monkeypatch.setattr(Path, "write_text", Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
-    error = output_of(capsys, "view", run, code=1)
-    assert error.count("cannot be written: Read-only") == 1 and "--out view.html" in error
 
 
 def test_force_replaces_what_a_live_page_that_was_killed_has_left_and_nothing_that_is_not_of_a_page(run):

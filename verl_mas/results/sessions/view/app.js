@@ -71,7 +71,6 @@ function apply() {
   for (const [id, name] of FIELDS) if (document.activeElement !== byId(id)) byId(id).value = wanted[name] ?? "";
   if (list.chosen < 0 || !run.count) followAddress();
   else list.choose(list.chosen);
-  highlight();
 }
 
 const FIELDS = [
@@ -143,7 +142,6 @@ function draw(element, session, rows, chunks, keep) {
   if (inside) element.focus({ preventScroll: true });
   element.scrollTop = keep ? top : 0;
   if (beside) element.scrollLeft += element.querySelector(".transcript.chosen").getBoundingClientRect().left - element.getBoundingClientRect().left - 18;
-  highlight();
 }
 
 // Send a note to the server of this page. Throws an error with the reason if it is not saved.
@@ -202,29 +200,6 @@ function followAddress() {
   return choose(name ? sessionNamed(page.run, name) : page.run.opens, false, name);
 }
 
-// Mark the searched words in the transcript.
-function highlight() {
-  if (!("highlights" in CSS)) return;
-  CSS.highlights.delete("found");
-  const words = wordsOf(page.wanted.text);
-  if (!words.length) return;
-  const ranges = [], walker = document.createTreeWalker(byId("session"), NodeFilter.SHOW_TEXT);
-  for (let node = walker.nextNode(); node && ranges.length < 2000; node = walker.nextNode()) {
-    const text = node.data.toLowerCase();
-    // If lower case changes the length of the text, indices differ.
-    if (text.length !== node.data.length) continue;
-    for (const word of words) {
-      for (let place = text.indexOf(word); place >= 0; place = text.indexOf(word, place + word.length)) {
-        const range = new Range();
-        range.setStart(node, place);
-        range.setEnd(node, place + word.length);
-        ranges.push(range);
-      }
-    }
-  }
-  CSS.highlights.set("found", new Highlight(...ranges));
-}
-
 // Scroll by a number of acts, from the act at the top of the window.
 function moveAct(by) {
   const acts = [...byId("session").querySelectorAll(".act, .branches")].filter((act) => !act.parentElement.closest(".branches"));
@@ -246,7 +221,6 @@ function moveInGroup(by) {
 function toggleFolds() {
   shared.unfolded = !shared.unfolded;
   for (const transcript of page.transcripts) transcript.foldAll(shared.unfolded);
-  highlight();
 }
 
 function showCurves(shown) {
@@ -269,7 +243,6 @@ const KEYS = {
   h: () => moveInGroup(-1), l: () => moveInGroup(1),
   n: () => moveAct(1), p: () => moveAct(-1),
   g: () => show(page.mode === "beside" ? "" : "beside"), s: toggleStory, f: toggleFolds, c: toggleCurves,
-  b: () => document.body.classList.toggle("surprise"),
   "/": () => { byId("search").focus(); byId("search").select(); },
   "?": () => byId("help").showModal(),
   Escape: () => clear(),

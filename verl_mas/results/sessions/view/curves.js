@@ -35,27 +35,11 @@ function featuredPanels(curves, agents) {
   return found.filter((panel) => panel.series.length).slice(0, SHOWN);
 }
 
-// The data sets, then their controls. The mean of a single set and its controls, which older runs logged, is left out.
+// The data sets, then their controls.
 function withControls(series) {
   const controlled = ({ of }) => { const base = of.replace(/_(shuffled|control)$/, ""); return base !== of && series.some((one) => one.of === base) ? base : ""; };
-  const sets = series.filter((one) => one.of !== "mean_of_sets" && !controlled(one));
-  const mean = series.filter((one) => one.of === "mean_of_sets" && new Set(sets.map(({ of }) => of)).size > 1);
   const controls = series.filter(controlled).map((one) => ({ ...one, label: `${one.mark}control of ${controlled(one)}`, control: true }));
-  return [...mean, ...sets, ...controls];
-}
-
-// A panel for every metric, with the curves of all agents or policies.
-function allPanels(curves, agents) {
-  const panels = new Map();
-  for (const name of Object.keys(curves.values)) {
-    if (/\/(low|high)$/.test(name)) continue;
-    const [, mark = "", whole] = MARKED.exec(name), match = /^(val-agent|agent|policy)\/([^/]+)\/(.+)$/.exec(whole);
-    const key = match ? `${match[1]}/*/${match[3]}` : whole, of = match ? match[2] : "";
-    if (!panels.has(key)) panels.set(key, { title: key.replace("/*/", " · "), series: [] });
-    panels.get(key).series.push({ label: mark + of, of, mark, name, kind: match ? match[1].replace("val-", "") : "" });
-  }
-  for (const panel of panels.values()) sortedByAgent(panel.series, agents);
-  return [...panels.values()].sort((a, b) => a.title.localeCompare(b.title));
+  return [...series.filter((one) => !controlled(one)), ...controls];
 }
 
 class Curves {
@@ -63,7 +47,6 @@ class Curves {
     this.element = element;
     this.onStep = onStep;
     this.panels = [];
-    this.all = false;
     this.marked = null;
     new ResizeObserver(() => this.draw()).observe(element);
     element.addEventListener("pointerleave", () => this.at(null));
@@ -72,35 +55,16 @@ class Curves {
   open(run) {
     this.run = run;
     this.curves = run.curves;
-    this.element.replaceChildren();
-    this.grid = make("div", "panels");
-    this.element.append(this.grid);
-    const total = allPanels(this.curves, run.agents).length;
-    this.element.hidden = !total;
-    if (total > featuredPanels(this.curves, run.agents).length) {
-      const bar = make("div", "more-curves"), label = this.all ? "fewer curves" : `all ${total} curves`;
-      bar.append(button("quiet", label, () => { this.all = !this.all; this.open(this.run); this.element.scrollTop = 0; }));
-      if (this.all) {
-        const oninput = (event) => this.fill(event.target.value);
-        bar.append(set(make("input", ""), { type: "search", placeholder: "names of curves", "aria-label": "Filter curves by name", oninput }));
-      }
-      this.element[this.all ? "prepend" : "append"](bar);
-    }
-    this.element.classList.toggle("all", this.all);
-    this.fill("");
-  }
-
-  fill(text) {
-    const { agents } = this.run;
-    const wanted = this.all ? allPanels(this.curves, agents).filter((panel) => panel.title.includes(text.trim())) : featuredPanels(this.curves, agents);
-    this.grid.replaceChildren();
+    const wanted = featuredPanels(this.curves, run.agents), grid = make("div", "panels");
+    this.element.hidden = !wanted.length;
     this.panels = wanted.map((panel) => this.panel(panel));
-    this.grid.style.setProperty("--panels", String(Math.min(Math.max(wanted.length, 4), SHOWN)));
-    this.grid.append(...this.panels.map((panel) => panel.element));
+    grid.style.setProperty("--panels", String(Math.max(wanted.length, 4)));
+    grid.append(...this.panels.map((panel) => panel.element));
+    this.element.replaceChildren(grid);
     this.draw();
   }
 
-  panel({ title, about = title, series }) {
+  panel({ title, about, series }) {
     const names = [...new Set(series.map((one) => one.of))], at = make("span", "at"), values = make("div", "values");
     const caption = set(make("figcaption", "", make("span", "title", title), at), { title: plain(about) });
     const element = make("figure", "panel", caption);

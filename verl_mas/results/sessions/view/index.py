@@ -31,7 +31,8 @@ class StepPart:
 
     partition: str
     step: int
-    files: tuple[SessionFile, ...]  # a running run appends to files, so their sizes show whether the part has changed
+    # A run that trains appends to its files, so their sizes show whether the part has changed.
+    files: tuple[SessionFile, ...]
     run: str = ""  # A or B on a page of two runs
 
 

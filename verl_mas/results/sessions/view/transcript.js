@@ -293,7 +293,7 @@ class Transcript {
       const span = make("span", place < length ? "token" : "token end", pieces(String(text)));
       if (typeof logProb === "number") {
         const tip = `log-prob ${number(logProb, 2)}\nprobability ${(Math.exp(logProb) * 100).toPrecision(3)} %`;
-        set(span, { "--surprise": Math.min(-logProb / 4, 1).toFixed(3), "data-tip": tip });
+        set(span, { "data-tip": tip });
       }
       block.append(span);
     });
