@@ -171,8 +171,8 @@ class GatewaySession:
             if self._fits(reply, agent, asked):
                 break
         served = self._served(reply, asked)
-        tip = Tip(reply, found, found.transcript(messages, served.message))
-        self._transcripts[served.id] = tip.transcript[1:] if asked.instructions else tip.transcript
+        tip = Tip(reply, found)
+        self._transcripts[served.id] = tip.messages[1:] if asked.instructions else tip.messages
         self._tip_of[reply] = tip
         spelled = spellings(canonical(served.message), served.stopped_by, thinking=self._rules.thinking == "keep")
         self._tips.add(agent, tools, given, spelled, tip)

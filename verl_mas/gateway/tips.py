@@ -18,7 +18,6 @@ class Tip:
 
     reply: Reply
     found: Found = field(repr=False)  # the act that this act continues
-    transcript: Sequence[Message] = field(default=(), repr=False)  # with the reply, in the program's spelling
     taken: bool = False  # whether its row was continued, or is being continued
     place: int = 0  # index of the reply in the transcript
     spellings: frozenset[Canonical] = field(default=frozenset(), repr=False)  # spellings of its reply
@@ -89,11 +88,6 @@ class Found:
         """The messages of the request. Known messages are replaced by the messages of `tip`, which match the tokens of
         its row even if the program spelled them differently."""
         return [*(self.tip.messages if self.tip else ()), *given[self.known :]]
-
-    def transcript(self, given: Sequence[Message], reply: Message) -> list[Message]:
-        """The transcript of the request and its reply. Known messages are shared with the tip to save memory, because
-        each request of a session has the whole transcript."""
-        return [*(self.tip.transcript if self.tip else ()), *given[self.known :], reply]
 
     @contextmanager
     def reserved(self) -> Iterator[None]:
