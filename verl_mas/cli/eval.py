@@ -1,7 +1,8 @@
 """Evaluate an exported team on the tasks of a file: pass@k with intervals, and a row per agent.
 
 Rewards are those of the training: the workflow's own, or verl's reward function. Sessions are written as they end; the
-same command continues an evaluation that was stopped, and repeats sessions that failed. Intervals are 95 %, over tasks.
+same command continues an evaluation that was stopped, and repeats sessions that failed. Intervals are 95 % confidence
+intervals over tasks.
 """
 
 from __future__ import annotations

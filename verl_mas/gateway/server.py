@@ -1,4 +1,5 @@
-"""The HTTP endpoint of a rollout worker. Each event loop has one, as long as one of its sessions runs a program."""
+"""The HTTP endpoint of a rollout worker. Each event loop has one server, which runs as long as a session of the loop
+runs a program."""
 
 from __future__ import annotations
 

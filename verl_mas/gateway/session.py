@@ -131,8 +131,8 @@ class GatewaySession:
             self._forget(each)
 
     def _repeated(self, digest: bytes, *, again: bool) -> Exchange | None:
-        """Find the exchange of an earlier, equal request that this request repeats. That is the case if the client of
-        the earlier request disconnected before it had the reply, or if this request is marked as a retry."""
+        """Find the exchange of an earlier, equal request that this request repeats. A request repeats an earlier one if
+        the earlier client disconnected before it had the reply, or if the request is marked as a retry."""
         if again and self._refused[digest]:
             self._refused[digest] -= 1
             return None
