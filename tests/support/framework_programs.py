@@ -7,31 +7,39 @@ runs them in the environments of `make frameworks`, and prints the table of the 
 
 from __future__ import annotations
 
-import asyncio
+import json
 import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import yaml
 from reference_rows import placed
-from stand_in_llm import Json, stand_in
+from starlette.requests import Request
 
-from verl_mas.gateway.runner import Gateway, ProgramTask
+import verl_mas
+from verl_mas.config.schema import FaultSpec
+from verl_mas.gateway.dialect import Asked, Dialect, Served
+from verl_mas.gateway.server import GatewayServer
+from verl_mas.testing.scripted_llm import Calls, ScriptedLLM, calls
+from verl_mas.workflow.session import Session
+from verl_mas.workflow.task import Task
 from verl_mas.workflows.program import ReferredProgram
 
+Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "tests" / "gateway"
-TASK: dict[str, Any] = {"question": "What is 2 + 3?", "ground_truth": "5"}
+TASK = Task([{"role": "user", "content": "What is 2 + 3?"}], ground_truth="5")
 # By program, and then by agent.
 REPLIES: Mapping[str, Mapping[str, Sequence[str | Json]]] = yaml.safe_load((HERE / "replies.yaml").read_text())
 ENVIRONMENT, WITH_OPENAI_2 = ROOT / ".venv-frameworks", ROOT / ".venv-frameworks-openai-2"
 ENVIRONMENTS = {"": ENVIRONMENT} | {name: ROOT / f".venv-frameworks-{name}" for name in ("openai-2", "openai-0")}
 MISSING = [folder.name for folder in ENVIRONMENTS.values() if not folder.is_dir()]
 NEED_OPENAI_2 = ("crewai_team", "ag2_classic_team")
-TIMEOUT_S = 600
 # langgraph-supervisor keeps its tools in a set, so their order varies.
 os.environ["PYTHONHASHSEED"] = "0"
 SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "n", "stop", "max_tokens")
@@ -60,12 +68,38 @@ def python_of(name: str) -> Path:
     return (WITH_OPENAI_2 if name.startswith(NEED_OPENAI_2) else ENVIRONMENT) / "bin" / "python"
 
 
-def sent(name: str) -> list[Json]:
-    """What a program sends in a run, and what it got: `path`, `body` and `reply`. Raises where the program failed."""
-    with stand_in(REPLIES[name]) as server:
-        played = program(name).play(ProgramTask([], **TASK), Gateway(server.url, "key"))
-        asyncio.run(asyncio.wait_for(played, TIMEOUT_S))
-    return server.requests
+def answer(scripted: str | Json) -> str | Calls:
+    if isinstance(scripted, str):
+        return scripted
+    return calls(*(next(iter(call.items())) for call in scripted["calls"]), text=scripted.get("text", ""))
+
+
+def played(name: str) -> tuple[Session, list[Json]]:
+    """Run a program with its scripted replies. Return the session, and each request with its reply, as `reference_rows`
+    reads them."""
+    requests: list[Json] = []
+    numbers: dict[str, int] = {}  # by the id of a reply
+    post = vars(GatewayServer)["_post"]
+
+    async def recorded(server: GatewayServer, request: Request, dialect: Dialect, *more: Any) -> None:
+        body = json.loads(await request.body())
+        if after := body.get("previous_response_id"):
+            body["previous_response_id"] = f"resp_{numbers[after]}"
+
+        def whole(asked: Asked, served: Served) -> Json:
+            called = [{call.name: call.arguments} for call in served.calls]
+            reply = {"text": served.text, "calls": called, "stop": served.stopped_by}
+            requests.append({"path": dialect.path, "body": body, "reply": reply})
+            numbers[served.id] = len(requests)
+            return dialect.whole(asked, served)
+
+        recording = SimpleNamespace(path=dialect.path, read=dialect.read, events=dialect.events, whole=whole)
+        await post(server, request, recording, *more)
+
+    llm = ScriptedLLM({agent: [answer(each) for each in script] for agent, script in REPLIES[name].items()})
+    with patch.object(GatewayServer, "_post", recorded):
+        session = verl_mas.run(program(name), TASK, llm, faults=FaultSpec(retries=0))
+    return session, requests
 
 
 def row(name: str, requests: Sequence[Json]) -> str:
@@ -98,4 +132,4 @@ def sends(requests: Sequence[Json]) -> list[str]:
 
 if __name__ == "__main__":
     for each in sys.argv[1:] or REPLIES:
-        sys.stdout.write(f"{row(each, sent(each))}\n")
+        sys.stdout.write(f"{row(each, played(each)[1])}\n")
