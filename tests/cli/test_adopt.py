@@ -72,7 +72,7 @@ REWARDED = (
         (REWARDED, []),
     ],
 )
-def test_what_spoils_the_training_of_a_program_is_noted(adopt, source, notes):
+def test_notes_name_problems_that_training_would_have(adopt, source, notes):
     found = json.loads(adopt(ASK + source, "--json", "--task", "2 + 3 = ?", "--truth", "5"))
     assert [note[: len(start)] for note, start in zip(found["notes"], notes, strict=True)] == notes
     assert Path("adopted_graph/reward.py").exists() == (source != REWARDED)

@@ -55,7 +55,7 @@ def test_a_reply_that_a_program_sends_back_is_the_message_that_it_was(dialect, r
 
 
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
-def test_a_stream_has_what_the_whole_reply_has(dialect):
+def test_a_stream_has_the_same_content_as_the_whole_reply(dialect):
     whole, *events = bodies(dialect, served("4", CALL, CALL))
     if dialect == "chat":
         deltas = [event["choices"][0]["delta"] for event in events]
@@ -83,7 +83,7 @@ def test_a_stream_has_what_the_whole_reply_has(dialect):
         ("messages", ["end_turn", "max_tokens", "stop_sequence"]),
     ],
 )
-def test_a_reply_says_why_it_ended_and_what_it_took(dialect, reasons):
+def test_a_reply_has_its_stop_reason_and_its_token_counts(dialect, reasons):
     replies = [served(), served(stop_reason="length"), served(stopped_by="END")]
     wholes = [bodies(dialect, reply)[0] for reply in replies]
     found = [
@@ -202,7 +202,7 @@ ASK = {"messages": [{"role": "user", "content": "q"}]}
         ("messages", {**ASK, "tools": [{"type": "bash_20250124", "name": "bash"}]}, "without an input_schema"),
     ],
 )
-def test_what_an_agent_cannot_be_asked_is_refused_with_the_field(dialect, body, says):
+def test_an_unsupported_request_is_refused_by_the_name_of_its_field(dialect, body, says):
     with pytest.raises(ApiError) as refused:
         read(dialect, **body)
     assert says in str(refused.value) and refused.value.status == 400

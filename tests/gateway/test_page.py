@@ -7,7 +7,7 @@ import re
 from framework_programs import HERE, ROOT
 
 
-def test_what_the_page_says_of_a_framework_is_in_its_program():
+def test_the_code_of_the_page_is_in_the_programs():
     page = (ROOT / "docs/write/programs.md").read_text()
     rows = re.findall(r"^\| .* \| .*?`(.*?)`.* \| `(.*)` \|$", page, re.MULTILINE)
     assert len(rows) == 13

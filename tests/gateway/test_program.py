@@ -104,13 +104,13 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("forgery", FORGERIES)
 @pytest.mark.parametrize("first", [True, False])
-def test_what_a_command_starts_does_not_write_its_outcome(kind, forgery, first):
+def test_a_child_process_of_a_command_does_not_write_its_outcome(kind, forgery, first):
     parts = [FORGERIES[forgery], TRUE_OUTCOME]
     assert played(KINDS[kind](*(parts if first else reversed(parts)))).team_reward == 0.25
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_outcome_that_only_a_child_has_written_is_refused_with_a_way_out(kind):
+def test_an_outcome_that_only_a_child_has_written_is_refused_with_a_fix(kind):
     assert "start it by `exec`" in failed(KINDS[kind](FORGERIES["inherited"])).cause
 
 
@@ -136,7 +136,7 @@ echo "{\\"reward\\": $keys, \\"answer\\": \\"$REMOTE_KEY $TOOL_KEY\\"}";"""
         ("outcome printf '{%2000000s' x;", "more than 1,048,576 bytes"),
     ],
 )
-def test_what_a_command_writes_has_a_limit(monkeypatch, kind, text, says):
+def test_the_output_and_the_outcome_of_a_command_have_limits(monkeypatch, kind, text, says):
     monkeypatch.setattr(commands, "MOST_PRINTED", 50_000)
     assert says in failed(KINDS[kind](text)).cause
 
@@ -163,7 +163,7 @@ def test_a_command_that_never_asks_ends_at_the_limit_and_with_the_process_that_h
     assert gone(lambda process: process.info["cmdline"] == ["sleep", "978"], seconds=3.0)
 
 
-def test_what_functions_print_is_cut_before_it_fills_the_disk():
+def test_the_output_of_functions_is_cut_before_it_fills_the_disk():
     assert played(referred("chatty"), session_timeout_s=20.0).answer == "cut"
 
 
@@ -259,7 +259,7 @@ def test_the_key_of_a_session_is_in_no_fault():
     assert "***" in failed(of(shows)).cause
 
 
-def test_an_async_program_that_blocks_does_not_stop_what_serves_it():
+def test_an_async_program_that_blocks_does_not_block_the_server():
     async def blocks(task, gateway):
         return ask(gateway, "writer", task.messages)["content"]
 

@@ -55,7 +55,7 @@ async def test_connections_without_a_request_are_closed_while_a_session_runs(mon
         writer.close()
 
 
-async def test_a_stream_has_the_reply_and_what_fails_has_a_status():
+async def test_a_stream_has_the_reply_and_a_failed_act_has_a_status():
     fault = SessionFault(FaultKind.REFUSED, "no engine")
     async with asked(ScriptedLLM("4", fault=lambda request: fault if request.turn else None)) as (_, client):
         reply = await client.post(CHAT, json=body(stream=True, stream_options={"include_usage": True}))
@@ -131,7 +131,7 @@ async def test_an_address_may_lack_the_version_and_have_the_agent(path):
         assert [reply.agent for reply in team.session.replies] == ["critic"]
 
 
-async def test_a_client_learns_what_it_may_ask_and_how_long_a_prompt_is():
+async def test_a_client_can_list_the_models_and_count_tokens():
     async with asked() as (team, client):
         assert (await client.get("/v1/models/critic")).json()["id"] == "critic"
         assert (await client.post(f"{MESSAGES}/count_tokens", json=body("x" * 400))).json()["input_tokens"] > 100
@@ -155,7 +155,7 @@ async def test_an_item_of_a_reply_is_named_in_the_next_request():
         assert team.rows == [["a", "b"]]
 
 
-async def test_a_body_without_end_is_not_read(monkeypatch):
+async def test_a_body_that_is_too_long_is_refused(monkeypatch):
     monkeypatch.setattr(server, "MAX_BODY", 1000)
     async with asked() as (team, client):
         reply = await client.post(CHAT, json=body("x" * 2000))

@@ -112,7 +112,7 @@ async def test_the_last_attempt_is_the_reply_and_only_typed_text_of_such_agents_
 
 
 @pytest.mark.parametrize("schema", [{"type": "nope"}, {"$ref": "http://127.0.0.1:9/x"}, 5])
-async def test_a_schema_that_is_none_is_refused_by_name_and_nothing_is_downloaded(schema):
+async def test_an_invalid_schema_is_refused_and_nothing_is_downloaded(schema):
     async with opened("{}", typed={"solver": 2}) as team:
         with pytest.raises(ApiError, match="the JSON schema of the reply is not valid"):
             await team.ask("q", schema=schema)
