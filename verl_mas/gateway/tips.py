@@ -110,8 +110,8 @@ class Tips:
         self._roots: dict[tuple[str, str], Node] = {}
 
     def find(self, agent: str, tools: str, given: Sequence[Canonical]) -> Found:
-        """Find the act that the request `given` continues: the act whose transcript, which ends with its reply, is the
-        longest prefix of `given`."""
+        """Find the act that the request `given` continues. Its transcript, which ends with its reply, is the longest
+        known prefix of `given`."""
         if given[-1].role == "assistant":
             # The agent replies to the last message, and it cannot reply to a message of an assistant.
             return Found("new: the last message is of the assistant")
