@@ -148,7 +148,7 @@ def test_a_reply_is_reported_as_it_comes_and_whole_at_the_end():
     rest = [{"index": 0, "function": {"arguments": ': "red"}'}}]
     usage = {"prompt_tokens": 5, "completion_tokens": 2}
     completion, texts = streamed(
-        delta(role="assistant", content=""),
+        delta(role="assistant", content="", reasoning="2 + 2"),
         delta(content="4"),
         delta(content="\ud800"),
         delta(tool_calls=[first, {"index": 1, "id": "b", "function": {"name": "look"}}]),
@@ -157,6 +157,7 @@ def test_a_reply_is_reported_as_it_comes_and_whole_at_the_end():
     )
     [choice] = completion["choices"]
     assert texts == ["4", "\\ud800"] and choice["message"]["content"] == "4\\ud800"
+    assert choice["message"]["reasoning"] == "2 + 2", "it is kept, and not reported as text"
     assert completion["usage"] == usage and choice["finish_reason"] == "tool_calls"
     assert [(call["id"], call["function"]) for call in choice["message"]["tool_calls"]] == [
         ("a", {"name": "press", "arguments": '{"button": "red"}'}),
