@@ -11,7 +11,6 @@ import pytest
 import yaml
 from commands import output_of
 
-from verl_mas.cli.adopt import agent_named
 from verl_mas.testing.explorer import Explorer
 from verl_mas.workflow import Task
 from verl_mas.workflow.client import Request
@@ -28,7 +27,7 @@ def ask(model, text, tools=(), address=os.environ["OPENAI_BASE_URL"]):
 """
 # The second agent is asked if the first one calls a tool, and the third by its address.
 TEAM = """
-who = {"type": "object", "properties": {"who": {"enum": ["math", "law"]}}}
+who = {"type": "object", "properties": {"who": {"enum": ["math", "gpt-4"]}}}
 tools = [{"type": "function", "function": {"name": "ask_expert", "parameters": who}}]
 question = json.load(sys.stdin)["question"]
 for call in ask("gpt-4.1", question, tools).get("tool_calls", ()):
@@ -54,7 +53,8 @@ def test_a_program_becomes_a_team_of_all_that_it_asks(adopt):
     assert "\ngpt-4.1: agent gpt_41, 1 requests" in "\n" + printed and "\naccepted with 6 notes\n" in printed
     assert "calls with wrong arguments: workflow:" in printed and "in training such a session is dropped" in printed
     args = yaml.safe_load(Path("adopted_graph/mas/adopted_graph.yaml").read_text())["mas"]["workflow"]["args"]
-    assert {*args["agents"]} == {"clerk", "gpt_41", "math", "law", "judge"} and args["models"] == {"gpt-4.1": "gpt_41"}
+    assert {*args["agents"]} == {"clerk", "gpt_41", "math", "gpt4", "judge"}
+    assert args["models"] == {"gpt-4.1": "gpt_41", "gpt-4": "gpt4"}
     assert json.loads(Path("adopted_graph/tasks.jsonl").read_text())["reward_model"]["ground_truth"] == "5"
     assert "adopted_graph.yaml exists" in adopt(ASK + TEAM, code=1)
 
@@ -72,7 +72,7 @@ REWARDED = (
         (REWARDED, []),
     ],
 )
-def test_what_spoils_the_training_of_a_program_is_noted(adopt, source, notes):
+def test_notes_name_problems_that_training_would_have(adopt, source, notes):
     found = json.loads(adopt(ASK + source, "--json", "--task", "2 + 3 = ?", "--truth", "5"))
     assert [note[: len(start)] for note, start in zip(found["notes"], notes, strict=True)] == notes
     assert Path("adopted_graph/reward.py").exists() == (source != REWARDED)
@@ -102,14 +102,6 @@ def test_a_program_that_cannot_be_adopted_is_refused_with_the_cause(adopt, sourc
 @pytest.mark.parametrize("words", [["--python", "nopython", "graph.py"], ["nofile.py"], ["nocommand"]])
 def test_a_command_that_is_not_there_is_refused(capsys, words):
     assert words[-1 if len(words) == 1 else 1] in output_of(capsys, "adopt", *words, code=1)
-
-
-@pytest.mark.parametrize(
-    ("asked", "agent"),
-    [("gpt-4o", "gpt_4o"), ("gpt-4", "gpt4"), ("Solver_A", "Solver_A"), ("o/gpt-4.1", "o_gpt_41")],
-)
-def test_an_agent_has_a_readable_name_that_is_no_instance_of_a_role(asked, agent):
-    assert agent_named(asked) == agent
 
 
 def test_a_tool_is_called_with_arguments_of_its_schema_and_a_text_that_is_not_accepted_is_a_call_too():

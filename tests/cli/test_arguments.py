@@ -75,7 +75,7 @@ def test_help_has_the_defaults_and_keeps_paragraphs_apart(parser):
     assert "Report on a run.\n\nMore words." in text and "(default: 8000)" in text and "(default: None)" not in text
 
 
-def test_what_exists_is_kept_unless_forced(tmp_path):
+def test_existing_files_are_kept_unless_forced(tmp_path):
     (tmp_path / "a").write_text("")
     assert free(tmp_path / "new", False) == tmp_path / "new"
     assert free(tmp_path / "a", True) == tmp_path / "a" and free(tmp_path, False, "b") == tmp_path

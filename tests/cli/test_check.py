@@ -42,6 +42,7 @@ def test_a_run_without_a_team_is_shown_too(capsys):
 
 
 def test_all_errors_are_shown_with_their_number(capsys):
+    assert "verl-mas check: missing: ARGUMENTS" in output_of(capsys, "check", code=2)
     output = output_of(capsys, "check", *TEAM, "mas.agents.solver.policy=c", "trainer.use_v1=false", code=1)
     assert "agent solver acts on policy c" in output and "trainer.use_v1=False" in output
     assert output.rstrip().splitlines()[-1].startswith("refused: 3 errors")
@@ -75,8 +76,6 @@ def test_the_schema_lists_every_setting_with_what_it_takes_its_default_and_its_m
     output = output_of(capsys, "check", "--schema")
     for line in (
         "mas.branch.k: a whole number, at least 1 (default 1)\n    Candidates per prompt.",
-        "mas.agents.<name>.sampling.top_p: a finite number, above 0, at most 1\n    Sample from",
-        "mas.policies.<name>.remote.base_url: text, not empty (default none: it must be set)\n",
         "mas.advantage.deviation: one of sample, population (default sample)\n    Divide by N-1",
         "engine_kwargs.transformers.threads: a whole number, at least 1 (default 1)\n    Torch threads",
     ):
@@ -85,12 +84,7 @@ def test_the_schema_lists_every_setting_with_what_it_takes_its_default_and_its_m
     rounds = "mas.workflow.args.max_rounds: a whole number, at least 1 (default 2)\n    Maximum number of proposals"
     assert rounds in output_of(capsys, "check", "--schema", "+mas=solver_verifier"), "of the workflow that is named"
     listed = json.loads(output_of(capsys, "check", "--schema", "--json"))["settings"]
-    settings = {setting["path"]: setting for setting in listed}
-    assert settings["mas.branch.k"].keys() == {"path", "takes", "default", "meaning"}
-
-
-def test_a_run_without_arguments_is_not_checked(capsys):
-    assert "verl-mas check: missing: ARGUMENTS" in output_of(capsys, "check", code=2)
+    assert {*listed[0]} == {"path", "takes", "default", "meaning"}
 
 
 def test_json_has_the_run_the_machine_the_verdict_and_the_errors(capsys):

@@ -16,7 +16,7 @@ def export(tmp_path, capsys):
     return lambda *arguments, code=0: output_of(capsys, *base, *arguments, code=code)
 
 
-def test_tables_are_written_and_what_is_left_out_is_printed(export, tmp_path):
+def test_tables_are_written_and_skipped_acts_are_counted(export, tmp_path):
     counted = "2 sessions\n1 acts left out with a reward below 0.5\n1 rows\n"
     assert export("sft", "--min-reward", "0.5") == f"{tmp_path / 'out'}\n{counted}"
     assert pyarrow.parquet.read_table(tmp_path / "out")["reward"].to_pylist() == [1.0]
@@ -32,7 +32,7 @@ def test_a_folder_is_replaced_only_with_force_and_only_if_it_has_nothing_else(ex
     assert "is a folder" in export("atif", "--force", code=1) and (tmp_path / "out" / "mine.txt").exists()
 
 
-def test_what_cannot_be_exported_is_refused(export, tmp_path):
+def test_sessions_that_cannot_be_exported_are_refused(export, tmp_path):
     assert "--min-reward" in export("atif", "--min-reward", "1", code=2)
     assert "has no sessions of val" in export("sft", "--validation", code=1)
     assert "in --steps 7-8" in export("atif", "--steps", "7-8", code=1)

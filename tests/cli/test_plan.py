@@ -24,7 +24,7 @@ def plan(capsys):
     return lambda *words, code=0: output_of(capsys, "plan", *words, code=code)
 
 
-def test_what_policies_hold_while_others_train_is_shown_and_the_verdict_is_last(plan):
+def test_memory_that_waiting_policies_hold_is_shown_and_the_verdict_is_last(plan):
     output = plan(*SEPARATE, "--gpus", "4x80", "trainer.max_actor_ckpt_to_keep=2")
     assert "while another policy trains" in output and output.count("Qwen/Qwen3-4B, 4.02 B") == 2
     output = plan(*SEPARATE, "--gpus=4x24", code=1)
@@ -38,7 +38,7 @@ def test_the_example_of_the_page_is_what_is_printed(plan):
     assert rest.split("```")[1].strip().splitlines() == printed
 
 
-def test_what_does_not_fit_on_some_of_the_gpus_is_put_on_all_of_them_as_printed(plan):
+def test_a_run_that_does_not_fit_on_some_gpus_fits_on_all_by_the_printed_fix(plan):
     large = ["actor_rollout_ref.model.path=Qwen/Qwen3-14B", "actor_rollout_ref.rollout.gpu_memory_utilization=0.42"]
     large += ["actor_rollout_ref.model.use_fused_kernels=False"]
     shown = plan(*SEPARATE, *large, "--gpus", "8x80")
@@ -101,7 +101,7 @@ def test_json_is_one_object(plan):
         ("--gpus 8x80 mas.policies.solver.pool=other", 1, "other"),
     ],
 )
-def test_what_cannot_be_planned_is_refused_without_a_traceback(plan, arguments, code, says):
+def test_arguments_that_cannot_be_planned_are_refused_without_a_traceback(plan, arguments, code, says):
     assert says in plan(*SEPARATE, *arguments.split(), code=code)
 
 
@@ -119,7 +119,7 @@ def test_lines_are_of_80_columns_and_no_setting_is_broken(plan):
     assert "++mas.policies.solver.overrides.actor.ppo_max_token_len_per_gpu=65536" in output.split()
 
 
-def test_what_is_assumed_changes_the_time_and_is_shown(plan):
+def test_assumptions_change_the_time_and_are_shown(plan):
     shown = plan(*SEPARATE, "--gpus=4x80", "--assume", "steps=100", "--assume", "response=300", "--assume", "acts=3")
     shown = " ".join(shown.split())
     assert "256 sessions x 3.0 acts = 768 rows" in shown and "a reply of 300" in shown

@@ -72,8 +72,6 @@ def test_math_becomes_rows_that_verl_reads_without_overlap_and_duplicates(tmp_pa
     assert manifest["overlap_examples"] == ["Shared problem."]
     with pytest.raises(ConfigError, match=r"train\.parquet exists"):
         main(["math", "--out", str(tmp_path)], load=lambda one: pytest.fail("the set was read"))
-    main(["math", "--out", str(tmp_path), "--force", "--keep-overlap"], load=hub(MATH_ROWS))
-    assert len(prepared(tmp_path, "train")) == 3
 
 
 def test_tool_math_trains_on_polaris_and_tests_on_three_competitions(tmp_path, monkeypatch):

@@ -153,7 +153,7 @@ def test_a_fork_ends_as_an_interpreter_does(program, text):
 
 
 @pytest.mark.parametrize("place", ["", "own."])
-def test_what_a_program_leaves_in_a_file_is_written_at_its_end(program, place):
+def test_buffered_output_of_a_program_is_written_at_its_end(program, place):
     text = f"import own\n{place}out = open(3, 'w')\nprint(json.dumps({{'answer': 1}}), file={place}out)"
     assert played(program(text)) == [1]
 

@@ -1,5 +1,5 @@
-"""The programs of other frameworks send the recorded requests, and their acts become the rows in the README. Needs the
-environments of `make frameworks`."""
+"""The acts of the programs of other frameworks become the rows in their README. Needs the environments of
+`make frameworks`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from framework_programs import ENVIRONMENT, MISSING, REPLIES, ROOT, TASK, program, recorded, sent
+from framework_programs import ENVIRONMENT, HERE, MISSING, REPLIES, ROOT, played, program, row
 from reference_rows import placed
 
 import verl_mas
@@ -19,32 +19,20 @@ from verl_mas import cli
 from verl_mas.cli.new import FRAMEWORKS
 from verl_mas.config.schema import FaultSpec
 from verl_mas.gym.secret_words import SecretWords, secrets
-from verl_mas.testing.scripted_llm import ScriptedLLM, calls
+from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow.task import Task
 from verl_mas.workflows.program import ReferredProgram
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} missing: make frameworks")]
 
 
-def answer(scripted):
-    if isinstance(scripted, str):
-        return scripted
-    return calls(*(next(iter(call.items())) for call in scripted["calls"]), text=scripted.get("text", ""))
-
-
 @pytest.mark.parametrize("name", REPLIES)
-def test_the_acts_of_a_program_are_the_rows_of_the_page(name):
-    llm = ScriptedLLM({agent: [answer(each) for each in script] for agent, script in REPLIES[name].items()})
-    task = Task([{"role": "user", "content": TASK["question"]}], ground_truth=TASK["ground_truth"])
-    session = verl_mas.run(program(name), task, llm, faults=FaultSpec(retries=0))
+def test_the_acts_of_a_program_are_the_rows_of_the_readme(name):
+    session, requests = played(name)
+    assert row(name, requests) in (HERE / "programs" / "README.md").read_text()
     acts = [(reply.agent, reply.origin.partition(" ")[0].rstrip(":")) for reply in session.replies]
-    assert acts == [(place.agent, place.why) for place in placed(recorded(name))]
+    assert acts == [(place.agent, place.why) for place in placed(requests)]
     assert session.team_reward == 1.0 or str(session.answer).strip() == "5"
-
-
-@pytest.mark.parametrize("name", REPLIES)
-def test_a_program_sends_what_was_recorded(name):
-    assert sent(name) == recorded(name)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

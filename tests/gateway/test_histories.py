@@ -406,7 +406,7 @@ async def play(seed: int, acts: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("sessions", [5, pytest.param(250, marks=pytest.mark.nightly)])
-async def test_every_sampled_token_is_trained_once_as_it_was_sampled_and_rows_are_those_of_the_page(sessions):
+async def test_every_sampled_token_is_trained_once_and_the_rows_are_those_of_the_reference(sessions):
     origins: Counter[str] = Counter()
     for seed in range(sessions):
         try:

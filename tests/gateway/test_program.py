@@ -104,13 +104,13 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("forgery", FORGERIES)
 @pytest.mark.parametrize("first", [True, False])
-def test_what_a_command_starts_does_not_write_its_outcome(kind, forgery, first):
+def test_a_child_process_of_a_command_does_not_write_its_outcome(kind, forgery, first):
     parts = [FORGERIES[forgery], TRUE_OUTCOME]
     assert played(KINDS[kind](*(parts if first else reversed(parts)))).team_reward == 0.25
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_outcome_that_only_a_child_has_written_is_refused_with_a_way_out(kind):
+def test_an_outcome_that_only_a_child_has_written_is_refused_with_a_fix(kind):
     assert "start it by `exec`" in failed(KINDS[kind](FORGERIES["inherited"])).cause
 
 
@@ -136,7 +136,7 @@ echo "{\\"reward\\": $keys, \\"answer\\": \\"$REMOTE_KEY $TOOL_KEY\\"}";"""
         ("outcome printf '{%2000000s' x;", "more than 1,048,576 bytes"),
     ],
 )
-def test_what_a_command_writes_has_a_limit(monkeypatch, kind, text, says):
+def test_the_output_and_the_outcome_of_a_command_have_limits(monkeypatch, kind, text, says):
     monkeypatch.setattr(commands, "MOST_PRINTED", 50_000)
     assert says in failed(KINDS[kind](text)).cause
 
@@ -163,7 +163,7 @@ def test_a_command_that_never_asks_ends_at_the_limit_and_with_the_process_that_h
     assert gone(lambda process: process.info["cmdline"] == ["sleep", "978"], seconds=3.0)
 
 
-def test_what_functions_print_is_cut_before_it_fills_the_disk():
+def test_the_output_of_functions_is_cut_before_it_fills_the_disk():
     assert played(referred("chatty"), session_timeout_s=20.0).answer == "cut"
 
 
@@ -197,7 +197,7 @@ def test_a_program_that_blocks_its_loop_is_ended_with_its_host(monkeypatch):
     ("program", "says"),
     [
         (referred("leaves"), "SystemExit(3)"),
-        (referred("dies"), "ended with status 3"),
+        (referred("dies"), "last words"),
         (referred("killed"), "ended with status -9"),
         (referred("babbles"), "ended with status"),
         (commanded("killed"), "ended with status -9"),
@@ -210,9 +210,10 @@ def test_a_program_that_blocks_its_loop_is_ended_with_its_host(monkeypatch):
         ),
     ],
 )
-def test_a_program_that_fails_fails_its_session_with_the_cause(program, says):
+def test_a_program_that_fails_fails_its_session_with_the_cause(program, says, capfd):
     fault = failed(program)
     assert fault.kind is FaultKind.WORKFLOW and says in fault.cause
+    assert "last words" not in "".join(capfd.readouterr())
 
 
 def test_a_file_that_cannot_be_loaded_fails_each_session_in_the_same_way(tmp_path):
@@ -220,11 +221,6 @@ def test_a_file_that_cannot_be_loaded_fails_each_session_in_the_same_way(tmp_pat
     program = ReferredProgram(agents=AGENTS, function=f"{tmp_path}/team.py:team")
     causes = [failed(program).cause for _ in range(2)]
     assert "ZeroDivisionError" in causes[0] and causes[0] == causes[1]
-
-
-def test_what_a_program_printed_is_in_its_fault_and_not_in_the_console(capfd):
-    assert "last words" in failed(referred("dies")).cause
-    assert "last words" not in "".join(capfd.readouterr())
 
 
 def test_a_program_that_ignores_an_error_has_not_succeeded():
@@ -263,7 +259,7 @@ def test_the_key_of_a_session_is_in_no_fault():
     assert "***" in failed(of(shows)).cause
 
 
-def test_an_async_program_that_blocks_does_not_stop_what_serves_it():
+def test_an_async_program_that_blocks_does_not_block_the_server():
     async def blocks(task, gateway):
         return ask(gateway, "writer", task.messages)["content"]
 
@@ -295,30 +291,21 @@ def test_a_session_that_is_cancelled_cancels_its_program():
         (None, None, "w1"),
         ({"reward": 0.5, "info": {"acc": 1.0}}, 0.5, None),
         (verl_mas.Outcome(answer="42", reward=0.25), 0.25, "42"),
+        ([1], "returned a list", None),
+        ({"score": 1}, "known: answer, info, reward", None),
+        ({"reward": "high"}, "finite number", None),
     ],
 )
-def test_what_a_program_returns_is_its_outcome(returned, reward, answer):
+def test_the_return_value_of_a_program_is_its_outcome_or_is_refused(returned, reward, answer):
     def returns(task, gateway):
         ask(gateway, "writer", task.messages)
         return returned
 
+    if isinstance(reward, str):
+        assert reward in failed(of(returns)).cause
+        return
     outcome = played(of(returns)).outcome
     assert (outcome.reward, outcome.text) == (reward, answer)
-
-
-@pytest.mark.parametrize(
-    ("returned", "says"),
-    [
-        ([1], "returned a list"),
-        ({"score": 1}, "known: answer, info, reward"),
-        ({"reward": "high"}, "finite number"),
-    ],
-)
-def test_an_outcome_that_cannot_be_read_is_refused(returned, says):
-    def returns(task, gateway):
-        return returned
-
-    assert says in failed(of(returns)).cause
 
 
 def test_the_time_limit_of_a_session_starts_with_its_first_request():
@@ -348,17 +335,10 @@ echo '{{"reward": 1}}' >&3"""
         ({"function": FILE}, "FILE.py:NAME"),
         ({"function": f"{FILE}:pair", "python": "/no/python"}, "has that program"),
         ({"function": f"{FILE}:no_such"}, "no attribute 'no_such'"),
+        ({"models": {"gpt": "editor"}}, "models.gpt=editor"),
+        ({"typed": {"gpt": 2}}, "typed.gpt"),
     ],
 )
 def test_a_program_that_cannot_run_is_refused_before_the_run(args, says):
     with pytest.raises(ConfigError, match=says):
-        load_dataclass(ReferredProgram, args, "args").check()
-
-
-@pytest.mark.parametrize(
-    ("args", "says"), [({"models": {"gpt": "editor"}}, "models.gpt"), ({"typed": {"gpt": 2}}, "typed.gpt")]
-)
-def test_models_and_typed_name_agents(args, says):
-    with pytest.raises(ConfigError, match=rf"mas\.workflow\.args\.{says}"):
-        ReferredProgram(agents=AGENTS, **args)
-    assert issubclass(WorkflowError, ValueError)
+        load_dataclass(ReferredProgram, args, "mas.workflow.args").check()

@@ -46,24 +46,16 @@ async def test_each_protocol_reaches_the_same_agent_without_a_line_per_request(c
     assert "uvicorn.access" not in {record.name for record in caplog.records}
 
 
-async def test_connections_without_a_request_are_closed_and_stop_no_session(monkeypatch):
-    monkeypatch.setattr(http_server.resource, "getrlimit", lambda kind: (64, 64))  # 16 connections
-    monkeypatch.setattr(http_server, "HEAD_S", 0.5)
+async def test_connections_without_a_request_are_closed_while_a_session_runs(monkeypatch):
+    monkeypatch.setattr(http_server, "HEAD_S", 0.3)
     async with asked() as (_, client):
-        address = client.base_url.host, client.base_url.port
-        silent = [await asyncio.open_connection(*address) for _ in range(60)]
-        for _, writer in silent[::2]:
-            writer.write(b"POST /v1/messages HTTP/1.1\r\nX: ")
-        for _ in range(2):
-            assert (await client.post(CHAT, json=body())).status_code == 200
-            await asyncio.sleep(0.7)
-        ends = [await asyncio.wait_for(reader.read(), 10) for reader, _ in silent]
-        assert ends == [b""] * 60
-        for _, writer in silent:
-            writer.close()
+        reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
+        assert (await client.post(CHAT, json=body())).status_code == 200
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
 
 
-async def test_a_stream_has_the_reply_and_what_fails_has_a_status():
+async def test_a_stream_has_the_reply_and_a_failed_act_has_a_status():
     fault = SessionFault(FaultKind.REFUSED, "no engine")
     async with asked(ScriptedLLM("4", fault=lambda request: fault if request.turn else None)) as (_, client):
         reply = await client.post(CHAT, json=body(stream=True, stream_options={"include_usage": True}))
@@ -99,7 +91,6 @@ async def test_a_session_ends_with_its_key_and_the_server_with_its_last_session(
     [
         (SessionFault(FaultKind.TIMEOUT, "late"), 504, "timeout"),
         (SessionFault(FaultKind.LIMIT, "long"), 400, "context_length_exceeded"),
-        (SessionFault(FaultKind.REFUSED, "no"), 502, "refused"),
         (EngineLost("gone: a secret place"), 503, "engine_lost"),
         (RuntimeError("Traceback"), 502, "refused"),
     ],
@@ -117,7 +108,6 @@ async def test_a_fault_has_a_status_one_sentence_and_is_not_to_be_repeated(fault
     [
         ("GET", "/v1/models/gpt-9", {}, 404),
         ("POST", "/agents/editor/v1/chat/completions", {"json": body()}, 404),
-        ("POST", CHAT, {"json": {**body(), "model": "gpt-9"}}, 404),
         ("POST", CHAT, {"json": body(tools=[{"type": "function", "function": {"name": "a", "parameters": 5}}])}, 400),
         ("POST", MESSAGES, {"json": {"model": "solver"}}, 400),
         ("GET", "/v1/models", {"headers": {"Host": "evil.example"}}, 403),
@@ -141,12 +131,12 @@ async def test_an_address_may_lack_the_version_and_have_the_agent(path):
         assert [reply.agent for reply in team.session.replies] == ["critic"]
 
 
-async def test_a_client_learns_what_it_may_ask_and_how_long_a_prompt_is():
+async def test_a_client_can_list_the_models_and_count_tokens():
     async with asked() as (team, client):
         assert (await client.get("/v1/models/critic")).json()["id"] == "critic"
         assert (await client.post(f"{MESSAGES}/count_tokens", json=body("x" * 400))).json()["input_tokens"] > 100
         refused = (await client.post("/v1/embeddings", json={})).json()["error"]["message"]
-        assert "agents have no embeddings" in refused and team.gateway.fault is None
+        assert "its own base URL" in refused and team.gateway.fault is None
 
 
 async def test_a_thread_of_anthropics_client_is_refused_and_decides_nothing():
@@ -165,7 +155,7 @@ async def test_an_item_of_a_reply_is_named_in_the_next_request():
         assert team.rows == [["a", "b"]]
 
 
-async def test_a_body_without_end_is_not_read(monkeypatch):
+async def test_a_body_that_is_too_long_is_refused(monkeypatch):
     monkeypatch.setattr(server, "MAX_BODY", 1000)
     async with asked() as (team, client):
         reply = await client.post(CHAT, json=body("x" * 2000))
@@ -175,7 +165,7 @@ async def test_a_body_without_end_is_not_read(monkeypatch):
 async def test_a_client_whose_time_is_up_gets_the_same_act_when_it_asks_again():
     async with asked(ScriptedLLM("4", latency=0.1)) as (team, client):
         with pytest.raises(httpx.ReadTimeout):
-            await client.post(CHAT, json=body(), timeout=0.03)
+            await client.post(CHAT, json=body(), timeout=httpx.Timeout(60.0, read=0.03))
         reply = await client.post(CHAT, json=body(), headers={"x-stainless-retry-count": "1"})
         assert reply.json()["choices"][0]["message"]["content"] == "4"
         assert len(team.llm.requests) == 1 and team.rows == [["4"]]

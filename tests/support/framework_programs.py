@@ -1,43 +1,47 @@
-"""The programs of other frameworks in `tests/gateway/programs`: how each is run, and what it was recorded to send.
+"""The programs of other frameworks in `tests/gateway/programs`: how each is run, and what it sends.
 
     .venv/bin/python tests/support/framework_programs.py [NAME ...]
 
-records them again, with the environments of `make frameworks`, and prints the table of the README beside them.
+runs them in the environments of `make frameworks`, and prints the table of the README beside them.
 """
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import json
 import os
-import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import yaml
 from reference_rows import placed
-from stand_in_llm import Json, stand_in
+from starlette.requests import Request
 
-from verl_mas.gateway.runner import Gateway, ProgramTask
+import verl_mas
+from verl_mas.config.schema import FaultSpec
+from verl_mas.gateway.dialect import Asked, Dialect, Served
+from verl_mas.gateway.server import GatewayServer
+from verl_mas.testing.scripted_llm import Calls, ScriptedLLM, calls
+from verl_mas.workflow.session import Session
+from verl_mas.workflow.task import Task
 from verl_mas.workflows.program import ReferredProgram
 
+Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "tests" / "gateway"
-TASK: dict[str, Any] = {"question": "What is 2 + 3?", "ground_truth": "5"}
+TASK = Task([{"role": "user", "content": "What is 2 + 3?"}], ground_truth="5")
 # By program, and then by agent.
 REPLIES: Mapping[str, Mapping[str, Sequence[str | Json]]] = yaml.safe_load((HERE / "replies.yaml").read_text())
 ENVIRONMENT, WITH_OPENAI_2 = ROOT / ".venv-frameworks", ROOT / ".venv-frameworks-openai-2"
 ENVIRONMENTS = {"": ENVIRONMENT} | {name: ROOT / f".venv-frameworks-{name}" for name in ("openai-2", "openai-0")}
 MISSING = [folder.name for folder in ENVIRONMENTS.values() if not folder.is_dir()]
 NEED_OPENAI_2 = ("crewai_team", "ag2_classic_team")
-LONG, TIMEOUT_S = 300, 600
 # langgraph-supervisor keeps its tools in a set, so their order varies.
 os.environ["PYTHONHASHSEED"] = "0"
-# Text that differs between runs: hexadecimal identifiers, dates and times.
-VOLATILE = re.compile(r"\b[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}\b|\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d\S*)?")
 SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "n", "stop", "max_tokens")
 DIALECTS = {"/v1/chat/completions": "chat", "/v1/responses": "Responses", "/v1/messages": "Messages"}
 
@@ -64,54 +68,48 @@ def python_of(name: str) -> Path:
     return (WITH_OPENAI_2 if name.startswith(NEED_OPENAI_2) else ENVIRONMENT) / "bin" / "python"
 
 
-def sent(name: str) -> list[Json]:
-    """What a program sends in a run, and what it got: `path`, `body` and `reply`. Raises where the program failed."""
-    with stand_in(REPLIES[name]) as server:
-        played = program(name).play(ProgramTask([], **TASK), Gateway(server.url, "key"))
-        asyncio.run(asyncio.wait_for(played, TIMEOUT_S))
-    return [{**request, "body": settled(request["body"])} for request in server.requests]
+def answer(scripted: str | Json) -> str | Calls:
+    if isinstance(scripted, str):
+        return scripted
+    return calls(*(next(iter(call.items())) for call in scripted["calls"]), text=scripted.get("text", ""))
 
 
-def settled(value: Any) -> Any:
-    """Remove text that differs between runs from a body, and replace a long text by its digest."""
-    if isinstance(value, dict):
-        text = json.dumps(value, sort_keys=True)
-        if value.get("type") == "object" and len(text) > LONG:  # the arguments of a tool
-            return {"type": "object", "description": settled(text)}
-        return {key: settled(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [settled(each) for each in value]
-    if not isinstance(value, str):
-        return value
-    text = VOLATILE.sub("<volatile>", value)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return text if len(text) <= LONG else f"{text[: LONG // 2]}... {len(text)} characters, sha256 {digest}"
+def played(name: str) -> tuple[Session, list[Json]]:
+    """Run a program with its scripted replies. Return the session, and each request with its reply, as `reference_rows`
+    reads them."""
+    requests: list[Json] = []
+    numbers: dict[str, int] = {}  # by the id of a reply
+    post = vars(GatewayServer)["_post"]
+
+    async def recorded(server: GatewayServer, request: Request, dialect: Dialect, *more: Any) -> None:
+        body = json.loads(await request.body())
+        if after := body.get("previous_response_id"):
+            body["previous_response_id"] = f"resp_{numbers[after]}"
+
+        def whole(asked: Asked, served: Served) -> Json:
+            called = [{call.name: call.arguments} for call in served.calls]
+            reply = {"text": served.text, "calls": called, "stop": served.stopped_by}
+            requests.append({"path": dialect.path, "body": body, "reply": reply})
+            numbers[served.id] = len(requests)
+            return dialect.whole(asked, served)
+
+        recording = SimpleNamespace(path=dialect.path, read=dialect.read, events=dialect.events, whole=whole)
+        await post(server, request, recording, *more)
+
+    llm = ScriptedLLM({agent: [answer(each) for each in script] for agent, script in REPLIES[name].items()})
+    with patch.object(GatewayServer, "_post", recorded):
+        session = verl_mas.run(program(name), TASK, llm, faults=FaultSpec(retries=0))
+    return session, requests
 
 
-def file_of(name: str) -> Path:
-    return HERE / "recorded" / f"{name.replace(':', '-')}.json"
-
-
-def recorded(name: str) -> list[Json]:
-    requests: list[Json] = json.loads(file_of(name).read_text())
-    return requests
-
-
-def record(name: str) -> None:
-    """A line per request."""
-    lines = ",\n".join(json.dumps(request, ensure_ascii=False) for request in sent(name))
-    file_of(name).write_text(f"[\n{lines}\n]\n")
-
-
-def table() -> Iterator[str]:
-    """Of the page: what each program sends, and how many acts become how many rows."""
-    for name in REPLIES:
-        requests, acts, rows = recorded(name), dict[str, int](), dict[str, int]()
-        for place in placed(requests):
-            acts[place.agent] = acts.get(place.agent, 0) + 1
-            rows[place.agent] = rows.get(place.agent, 0) + (place.why != "continued")
-        counts = ", ".join(f"{agent} {acts[agent]} -> {rows[agent]}" for agent in acts)
-        yield f"| `{name}` | {', '.join(sends(requests))} | {counts} |"
+def row(name: str, requests: Sequence[Json]) -> str:
+    """Format a row of the README: what a program sends, and how many acts become how many rows."""
+    acts, rows = Counter[str](), Counter[str]()
+    for place in placed(requests):
+        acts[place.agent] += 1
+        rows[place.agent] += place.why != "continued"
+    counts = ", ".join(f"{agent} {acts[agent]} -> {rows[agent]}" for agent in acts)
+    return f"| `{name}` | {', '.join(sends(requests))} | {counts} |"
 
 
 def sends(requests: Sequence[Json]) -> list[str]:
@@ -134,5 +132,4 @@ def sends(requests: Sequence[Json]) -> list[str]:
 
 if __name__ == "__main__":
     for each in sys.argv[1:] or REPLIES:
-        record(each)
-    sys.stdout.write("\n".join(table()) + "\n")
+        sys.stdout.write(f"{row(each, played(each)[1])}\n")

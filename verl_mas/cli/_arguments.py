@@ -47,8 +47,8 @@ def add_out(parser: argparse.ArgumentParser, what: str, *, required: bool = Fals
 
 
 def free(path: Path, force: bool, *names: str) -> Path:
-    """Return `path` if it may be written, because nothing exists there or `force` is set. With `names`, `path` is a
-    folder that may exist, and only the files of these names in it must not."""
+    """Return `path` if it may be written: nothing exists there, or `force` is set. With `names`, `path` is a folder,
+    which may exist, but without files of these names."""
     if names and path.suffix in FILE_ENDINGS:
         raise ConfigError(f"--out {path}", rule="a folder is written", fix=f"use --out {path.with_suffix('')}")
     for existing in [path / name for name in names] if names else [path]:

@@ -1,7 +1,8 @@
 """Evaluate an exported team on the tasks of a file: pass@k with intervals, and a row per agent.
 
 Rewards are those of the training: the workflow's own, or verl's reward function. Sessions are written as they end; the
-same command continues an evaluation that was stopped, and repeats sessions that failed. Intervals are 95 %, over tasks.
+same command continues an evaluation that was stopped, and repeats sessions that failed. Intervals are 95 % confidence
+intervals over tasks.
 """
 
 from __future__ import annotations
@@ -42,7 +43,6 @@ def parser() -> Parser:
     one = command.add_mutually_exclusive_group()
     add_settings(one, "--sampling", "settings over those of every agent's validation, such as temperature=1.0")
     one.add_argument("--training-sampling", action="store_true", help="sample as in training, not as in validation")
-    command.add_argument("--concurrency", type=whole(1), default=512, metavar="N", help="sessions at once")
     add_loading(command)
     add_json(command)
     return command
@@ -116,7 +116,7 @@ def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[F
                 progress.set_postfix_str(f"mean {earned / (progress.n + 1):.3f}", refresh=False)
                 progress.update()
 
-            evaluation = Evaluation(runtime, rows, options.n, results, options.concurrency)
+            evaluation = Evaluation(runtime, rows, options.n, results)
             asyncio.run(evaluation.run(show))
     sys.stderr.write(f"{out}\n")
     return results.of(len(rows), options.n)

@@ -6,15 +6,17 @@ import argparse
 import contextlib
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
-from verl_mas.cli._arguments import add_address, add_json, listening, url_of, whole
+from verl_mas.cli._arguments import add_address, add_json, listening, url_of
 from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
 from verl_mas.environment.retrieval.corpus import read_corpus
-from verl_mas.environment.retrieval.index import MAX_TOPK, META, Index, build, open_index, read_meta
-from verl_mas.errors import ConfigError
+from verl_mas.environment.retrieval.index import build, open_index, read_meta
 from verl_mas.util.text import printable
+
+PASSAGES = 3  # passages that `query` prints
 
 
 def main(argv: list[str]) -> int:
@@ -31,24 +33,20 @@ def parser() -> Parser:
     formats = "passages: .jsonl, .jsonl.gz or .parquet"
     building.add_argument("--corpus", type=Path, required=True, metavar="FILE", help=formats)
     building.add_argument("--index", type=Path, required=True, metavar="DIR", help="the folder to write")
-    _add_encoder(building)
+    dense = "search dense vectors of this model, e.g. intfloat/e5-base-v2; default: BM25"
+    building.add_argument("--encoder", metavar="MODEL", help=dense)
     add_json(building)
     building.set_defaults(run=_build)
 
     about = "serve an index over HTTP: POST /retrieve"
     serving = commands.add_parser("serve", help=about, description=about)
     _add_index(serving)
-    corpus = "build the index from this file if there is none"
-    serving.add_argument("--corpus", type=Path, metavar="FILE", help=corpus)
-    _add_encoder(serving)
     add_address(serving, port=8000)
-    serving.add_argument("--topk", type=whole(1, MAX_TOPK), default=3, metavar="N", help="passages by default")
     serving.set_defaults(run=_serve)
 
     about = "search an index once"
     asking = commands.add_parser("query", help=about, description=about)
     _add_index(asking)
-    asking.add_argument("--topk", type=whole(1, MAX_TOPK), default=3, metavar="N", help="passages to print")
     asking.add_argument("query", metavar="QUERY", help="the words to search for")
     add_json(asking)
     asking.set_defaults(run=_query)
@@ -57,11 +55,6 @@ def parser() -> Parser:
 
 def _add_index(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--index", type=Path, required=True, metavar="DIR", help="a folder that `build` wrote")
-
-
-def _add_encoder(parser: argparse.ArgumentParser) -> None:
-    dense = "search dense vectors of this model, e.g. intfloat/e5-base-v2; default: BM25"
-    parser.add_argument("--encoder", metavar="MODEL", help=dense)
 
 
 def _build(options: argparse.Namespace) -> int:
@@ -77,7 +70,7 @@ def _serve(options: argparse.Namespace) -> int:
     from verl_mas.environment.retrieval.server import create_app
     from verl_mas.util.http_server import Server
 
-    _check(options)
+    read_meta(options.index)  # refuse a folder without an index before the server starts
     failures: list[BaseException] = []
 
     def failed(error: BaseException) -> None:
@@ -87,7 +80,7 @@ def _serve(options: argparse.Namespace) -> int:
     # The server creates the app only when it runs. So `failed`, which stops the server, is never called before the
     # server exists.
     def app() -> FastAPI:
-        return create_app(lambda: _opened(options), options.topk, failed)
+        return create_app(partial(open_index, options.index), failed=failed)
 
     server = Server(app, factory=True)
     with listening(options.host, options.port) as listens, contextlib.suppress(KeyboardInterrupt):
@@ -99,27 +92,8 @@ def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check(options: argparse.Namespace) -> None:
-    """Refuse wrong arguments before the server starts."""
-    finished = (options.index / META).exists()
-    if finished and options.encoder is not None:
-        value = f"--encoder {options.encoder} with a finished index"
-        rule = "an index keeps the encoder that it was built with"
-        raise ConfigError(value, rule=rule, fix="leave --encoder out, or build another index")
-    if finished or options.corpus is None:
-        read_meta(options.index)
-    else:
-        next(read_corpus(options.corpus), None)
-
-
-def _opened(options: argparse.Namespace) -> Index:
-    if (options.index / META).exists():
-        return open_index(options.index)
-    return build(read_corpus(options.corpus), options.index, encoder=options.encoder, progress=True)
-
-
 def _query(options: argparse.Namespace) -> int:
-    hits = open_index(options.index).search([options.query], options.topk)[0]
+    hits = open_index(options.index).search([options.query], PASSAGES)[0]
     lines = [f"{hit.score:8.3f}  {hit.id}  {hit.title}\n          {hit.text[:200]}\n" for hit in hits]
     show(options, {"hits": [asdict(hit) for hit in hits]}, printable("".join(lines)))
     return 0

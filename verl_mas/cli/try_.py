@@ -26,7 +26,7 @@ from verl_mas.cli._arguments import add_json, add_settings, values, whole
 from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser, UsageError
 from verl_mas.config.registry import closest, nearest
-from verl_mas.errors import ConfigError, SessionFault
+from verl_mas.errors import ConfigError, SessionFault, failures
 
 if TYPE_CHECKING:
     from verl_mas.testing.check_workflow import Replies
@@ -117,9 +117,10 @@ def _with_score(case: CaseResult, row: Fields) -> CaseResult:
     from verl_mas.checks.answers import score_by
 
     try:
-        score = f"{score_by(default_compute_score, row, case.answer):g}"
-    except Exception as error:  # noqa: BLE001  # boundary: its functions raise anything for rows of other data sources
-        score = f"it fails, {type(error).__name__}: {error}"
+        with failures():  # verl's functions raise any error for rows of other data sources
+            score = f"{score_by(default_compute_score, row, case.answer):g}"
+    except SessionFault as fault:
+        score = f"it fails, {fault.cause}"
     return replace(case, verl_score=score)
 
 

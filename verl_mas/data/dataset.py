@@ -36,21 +36,20 @@ class Prepared:
     validation: Sequence[Item]  # the part of the test set that is run during training
     # Data set -> its facts, such as repository or file, revision and number of rows read.
     sources: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    keep_overlap: bool = False
     details: Mapping[str, object] = field(default_factory=dict)  # further content of the manifest
 
     def write(self, folder: Path) -> dict[str, object]:
         """Write train.parquet, test.parquet, validation.parquet and the manifest, which is also returned."""
         once = distinct(self.train)
         shared = overlap(once, self.test)
-        dropped = {item.key for item in shared} if not self.keep_overlap else set()
+        dropped = {item.key for item in shared}
         train = [item for item in once if item.key not in dropped]
         files = {"train": train, "test": self.test, "validation": self.validation}
         for split, items in files.items():
             if not items:
                 value = f"{split} has no rows: {len(self.train)} read for training, {len(shared)} of them also in test"
                 rule = "each file has at least one row"
-                raise DataError(value, rule=rule, fix="give other files, or --keep-overlap to train on test questions")
+                raise DataError(value, rule=rule, fix="give other files")
         checksums = {}
         for split, items in files.items():
             rows = [item.row(index, split) for index, item in enumerate(items)]
@@ -62,7 +61,6 @@ class Prepared:
             "sha256": checksums,
             "train_duplicates_dropped": len(self.train) - len(once),
             "train_rows_also_in_test": len(shared),
-            "overlap_kept": self.keep_overlap,
             "overlap_examples": [item.question[:200] for item in shared[:5]],
             **self.details,
         }

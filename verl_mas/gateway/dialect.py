@@ -57,8 +57,8 @@ class ApiError(Exception):
 @dataclass
 class Fields:
     """The fields of a request body. A dialect takes each field that it supports; fields that remain in `left` have no
-    effect. `items` maps ids to the items that the session has been served, because a request may send the id of an item
-    in place of the item."""
+    effect. `items` maps ids to the output items of earlier replies, because a request may send an item's id instead of
+    the item."""
 
     left: JsonObject
     items: Mapping[str, JsonObject] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Compares messages. Programs may send a reply back in another spelling than the one that they were served."""
+"""Compares messages. A program may send a reply back in a spelling that differs from the one that it received."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ THOUGHT = re.compile(r"\A(?:\s*<think>)?.*?</think>\s*", re.DOTALL)
 
 
 class Canonical(NamedTuple):
-    """The parts of a message that chat templates read, in a form that can be compared. This form has no ids of calls,
-    and no fields that clients add."""
+    """The parts of a message that chat templates read, in a form that can be compared. It leaves out the ids of calls
+    and the fields that clients add."""
 
     role: str
     content: str
@@ -40,7 +40,7 @@ def _images(message: Message) -> str:
 
 
 def _plain(call: ToolCall) -> str:
-    """Return the arguments of a call in one spelling. Arguments that are not JSON stay as they were written."""
+    """Return the arguments of a call as JSON with sorted keys. Arguments that are not JSON stay as they are."""
     return call.arguments if call.parameters is None else json.dumps(call.parameters, sort_keys=True)
 
 

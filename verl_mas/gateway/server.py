@@ -1,4 +1,5 @@
-"""The HTTP endpoint of a rollout worker. Each event loop has one, as long as one of its sessions runs a program."""
+"""The HTTP endpoint of a rollout worker. Each event loop has one server, which runs as long as a session of the loop
+runs a program."""
 
 from __future__ import annotations
 
@@ -33,10 +34,6 @@ LAST_S = 1.0  # how long `close` waits for the last replies to be sent
 MODELS, COUNT = "/v1/models", "/v1/messages/count_tokens"
 # A path may begin with an agent, and Azure's clients add a deployment. Some clients add no /v1, and some add it twice.
 ADDRESS = re.compile(r"(?:/agents/([^/]+))?(?:/openai)?(?:/v1)*(?:/deployments/([^/]+))?(/.*?)?/*")
-INSTEAD = {
-    "/v1/embeddings": "agents have no embeddings; give their client another base URL",
-    "/v1/completions": "agents are asked by messages; use /v1/chat/completions",
-}
 STATUS = {
     FaultKind.TIMEOUT: (504, "timeout"),
     FaultKind.LIMIT: (400, "context_length_exceeded"),
@@ -136,7 +133,7 @@ class GatewayServer:
         if request.method == "POST" and path == COUNT:
             return {"input_tokens": len(await read_body(request)) // CHARACTERS_OF_A_TOKEN}
         paths = ", ".join([*self._dialects, MODELS])
-        instead = INSTEAD.get(path, f"agents have {paths}; other models have another base URL")
+        instead = f"agents have {paths}; give a client of another model its own base URL"
         raise ApiError(404, f"{request.method} {path}: {instead}")
 
     def _session_of(self, headers: Mapping[str, str]) -> GatewaySession:

@@ -131,8 +131,8 @@ class GatewaySession:
             self._forget(each)
 
     def _repeated(self, digest: bytes, *, again: bool) -> Exchange | None:
-        """Find the exchange of an earlier, equal request that this request repeats. That is the case if the client of
-        the earlier request disconnected before it had the reply, or if this request is marked as a retry."""
+        """Find the exchange of an earlier, equal request that this request repeats. A request repeats an earlier one if
+        the earlier client disconnected before it had the reply, or if the request is marked as a retry."""
         if again and self._refused[digest]:
             self._refused[digest] -= 1
             return None
@@ -171,8 +171,8 @@ class GatewaySession:
             if self._fits(reply, agent, asked):
                 break
         served = self._served(reply, asked)
-        tip = Tip(reply, found, found.transcript(messages, served.message))
-        self._transcripts[served.id] = tip.transcript[1:] if asked.instructions else tip.transcript
+        tip = Tip(reply, found)
+        self._transcripts[served.id] = tip.messages[1:] if asked.instructions else tip.messages
         self._tip_of[reply] = tip
         spelled = spellings(canonical(served.message), served.stopped_by, thinking=self._rules.thinking == "keep")
         self._tips.add(agent, tools, given, spelled, tip)

@@ -18,20 +18,19 @@ class Tip:
 
     reply: Reply
     found: Found = field(repr=False)  # the act that this act continues
-    transcript: Sequence[Message] = field(default=(), repr=False)  # with the reply, in the program's spelling
-    taken: bool = False  # whether its row was continued, or is being continued
+    taken: bool = False  # whether another act has continued the row, or is continuing it now
     place: int = 0  # index of the reply in the transcript
     spellings: frozenset[Canonical] = field(default=frozenset(), repr=False)  # spellings of its reply
     nodes: Sequence[Node] = field(default=(), repr=False)  # nodes of the reply in the tree, one per spelling
 
     @property
     def messages(self) -> list[Message]:
-        """The messages whose tokens are in the row, up to the reply of this act."""
+        """Messages whose tokens are in the row, up to and including the reply of this act."""
         return [*self.reply.messages, *self.reply.steps]
 
     @property
     def end(self) -> str | None:
-        """The reason why its tokens cannot be continued; None if they can."""
+        """Why no request can continue the row after this act; None if a request can."""
         generation = self.reply.generation
         if generation.full:
             return "its row is full"
@@ -41,8 +40,9 @@ class Tip:
         return "its reply is empty" if generation.prompt_ids and not generation.sampled else None
 
     def is_in(self, given: Sequence[Canonical]) -> bool:
-        """Whether the reply of this act and the earlier replies in its row are in `given`, each in one of its
-        spellings. A reply with equal text but different reasoning does not count."""
+        """Check that the request `given` contains the reply of this act and the earlier replies of its row, each in any
+        of its spellings. The path through the tree does not prove this, because different replies can have a spelling
+        in common, for example if only their reasoning differs."""
         tip: Tip | None = self
         while tip is not None and given[tip.place] in tip.spellings:
             tip = tip.found.tip
@@ -51,14 +51,14 @@ class Tip:
 
 @dataclass(eq=False)
 class Node:
-    """A message in the tree of transcripts. `tips` are the acts whose reply is this message; several acts may have
-    equal replies. `after` maps each message that follows to its node."""
+    """A message in the tree of transcripts. `tips` are the acts whose reply is this message: several acts may have
+    equal replies. `after` maps each next message to its node."""
 
     tips: list[Tip] = field(default_factory=list)
     after: dict[Canonical, Node] = field(default_factory=dict)
 
     def last_path(self) -> Iterator[Canonical]:
-        """Yield the messages of the path below this node that was added last."""
+        """Follow the newest child from this node down to a leaf, and yield the messages on the way."""
         node = self
         while node.after:
             message, node = next(reversed(node.after.items()))
@@ -67,10 +67,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Found:
-    """The act that a request continues: the first `known` of its messages are those of `tip`.
+    """The act `tip` that a request continues; None if the request continues no act.
 
-    `same_row`: whether the row of `tip` is continued; otherwise the tokens of the row are the prompt of a new row.
-    `origin` says why the row is continued or begun.
+    The first `known` messages of the request are those of `tip`. If `same_row` is true, the request continues the row
+    of `tip`. Otherwise it begins a new row, whose prompt is the tokens of that row so far. `origin` is the reason, in
+    words.
     """
 
     origin: str
@@ -86,14 +87,9 @@ class Found:
         return Continuation(reply.generation, len(self.tip.messages), reply.row if self.same_row else None)
 
     def messages(self, given: Sequence[Message]) -> list[Message]:
-        """The messages of the request. Known messages are replaced by the messages of `tip`, which match the tokens of
-        its row even if the program spelled them differently."""
+        """The messages of the request, as the engine gets them. The known messages are those of `tip`, because they
+        match the tokens of its row. The program may have spelled them differently."""
         return [*(self.tip.messages if self.tip else ()), *given[self.known :]]
-
-    def transcript(self, given: Sequence[Message], reply: Message) -> list[Message]:
-        """The transcript of the request and its reply. Known messages are shared with the tip to save memory, because
-        each request of a session has the whole transcript."""
-        return [*(self.tip.transcript if self.tip else ()), *given[self.known :], reply]
 
     @contextmanager
     def reserved(self) -> Iterator[None]:
@@ -114,10 +110,10 @@ class Tips:
         self._roots: dict[tuple[str, str], Node] = {}
 
     def find(self, agent: str, tools: str, given: Sequence[Canonical]) -> Found:
-        """Find the act that `given` continues: its transcript is the longest known prefix of `given` that ends with a
-        reply."""
+        """Find the act that the request `given` continues. Its transcript, which ends with its reply, is the longest
+        known prefix of `given`."""
         if given[-1].role == "assistant":
-            # A request continues a row only if its last message is one to which the agent replies.
+            # The agent replies to the last message, and it cannot reply to a message of an assistant.
             return Found("new: the last message is of the assistant")
         path, ended = _path(self._roots.get((agent, tools)), given), ""
         found = Found("new")
@@ -132,7 +128,7 @@ class Tips:
         return replace(found, origin=f"{found.origin}: {ended or self._reason(agent, given, path)}")
 
     def _reason(self, agent: str, given: Sequence[Canonical], path: Sequence[Node]) -> str:
-        """Explain why a request began a row. `path` has the root and the nodes of the request's known messages."""
+        """Explain why a request begins a row. `path` has the root and the nodes of the request's known messages."""
         roots = [root for (name, _), root in self._roots.items() if name == agent]
         if not roots:
             return f"the first request of {agent}"
@@ -146,7 +142,7 @@ class Tips:
         return difference(list(path[-1].last_path()), given[known:], known)
 
     def add(self, agent: str, tools: str, given: Sequence[Canonical], replies: Iterable[Canonical], tip: Tip) -> None:
-        """Add an act to the tree: `tip` under the messages `given`, with each spelling of its reply."""
+        """Add the act `tip` to the tree, below the messages `given`. `replies` are the spellings of its reply."""
         node = self._roots.setdefault((agent, tools), Node())
         for message in given:
             node = node.after.setdefault(message, Node())
@@ -159,7 +155,7 @@ class Tips:
 
 
 def remove(tip: Tip) -> None:
-    """Remove a reply that reached no program. The act before it becomes the last of its row again."""
+    """Remove an act whose reply reached no program. Another request can then continue the act before it."""
     for node in tip.nodes:
         node.tips.remove(tip)
     if tip.found.tip and tip.found.same_row:
@@ -177,8 +173,8 @@ def _path(root: Node | None, given: Iterable[Canonical]) -> list[Node]:
 
 
 def _chosen(known: int, tips: Sequence[Tip]) -> Found:
-    """Choose among acts with equal replies: the last act whose row can be continued or, if there is none, the last
-    act."""
+    """Choose among acts with equal replies: the last act whose row no request has continued or, if there is none, the
+    last act."""
     tip = next((tip for tip in reversed(tips) if not tip.taken), tips[-1])
     if tip.taken:
         return Found(f"branched after {known} messages, as another request continued them", known, tip)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 import struct
 import threading
@@ -47,37 +48,12 @@ HEADS = {
     "odd": b"\xff\x00: \xff",
     "charset": b"Content-Type: application/json; charset=nothing",
 }
-STATUSES = (
-    b"200 OK",
-    b"200",
-    b"204 No",
-    b"304 No",
-    b"301 Moved",
-    b"400 No",
-    b"429 No",
-    b"500 No",
-    b"100 Go",
-    b"999 x",
-    b"x",
-)
+STATUSES = b"200 OK|200|204 No|304 No|301 Moved|400 No|429 No|500 No|100 Go|999 x|x".split(b"|")
 VALUES = None, True, -1, 1e308, float("nan"), "x", "\ud800", [], [None], {}, {"x": None}
-PROXIES = (
-    "nothing",
-    "http://127.0.0.1:1",
-    "http://127.0.0.1:99999",
-    "socks5://127.0.0.1:1",
-    "ftp://x",
-    "http://127.0.0.1:PORT",
-)
+SCALAR = re.compile(rb'"[^"]*"(?!:)|[\d.]+')
+PROXIES = "nothing", "ftp://x", "socks5://127.0.0.1:1", *(f"http://127.0.0.1:{port}" for port in (1, 99999, "PORT"))
 ENDS = "reset", "hang", "repeat", "trickle", "drop"
 HOSTS = "127.0.0.1", "localhost", "nothing.invalid", "a..b", f"{'x' * 64}.invalid", "münchen.invalid", "0", "[::1]"
-
-
-def paths(value: object) -> Iterator[tuple[object, ...]]:
-    """Yield the paths of all values inside a value."""
-    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
-        yield (key,)
-        yield from ((key, *below) for below in paths(value[key]))
 
 
 @dataclass(frozen=True)
@@ -95,13 +71,10 @@ class Network:
 def bodies(draw: DrawFn, answer: object) -> bytes:
     """An answer with another value in one place, or a text that is not an answer."""
     text = dumped(answer)
-    *above, last = draw(st.sampled_from(list(paths(answer))))
-    holder = changed = json.loads(text)
-    for key in above:
-        holder = holder[key]
-    holder[last] = draw(st.sampled_from(VALUES))
+    place = draw(st.sampled_from([*SCALAR.finditer(text)]))
+    changed = text[: place.start()] + dumped(draw(st.sampled_from(VALUES))) + text[place.end() :]
     others = [b"", b"\xff", b"[" * 100_000, b"data: " + text + b"\n\n", b"data: {\n\n", text[: len(text) // 2]]
-    return draw(st.just(dumped(changed)) | st.sampled_from(others))
+    return draw(st.just(changed) | st.sampled_from([*others, *map(dumped, VALUES)]))
 
 
 @st.composite

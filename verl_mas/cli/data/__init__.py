@@ -77,8 +77,7 @@ def _report(folder: Path, manifest: Mapping[str, object], prepared: Prepared) ->
     if manifest["train_duplicates_dropped"]:
         lines.append(f"dropped: {manifest['train_duplicates_dropped']} training rows that are there twice")
     if manifest["train_rows_also_in_test"]:
-        verb = "kept" if manifest["overlap_kept"] else "dropped"
-        lines.append(f"{verb}: {manifest['train_rows_also_in_test']} training rows that are also in the test")
+        lines.append(f"dropped: {manifest['train_rows_also_in_test']} training rows that are also in the test")
     for name, source in prepared.sources.items():
         if source.get("revision_pinned") is False:
             pin = f"--revision {name}={source['revision']}"

@@ -23,7 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--train", type=Path, metavar="FILE", help="train on a .jsonl, .parquet or .arrow file instead")
     add_settings(parser, "--test", "test on these files instead", form="NAME=FILE")
     add_settings(parser, "--revision", "pin a public set", form="SET=HASH")
-    parser.add_argument("--keep-overlap", action="store_true", help="keep test questions in the training file")
 
 
 class Reading:
@@ -59,7 +58,7 @@ class Reading:
         validation: Sequence[Item],
         details: Mapping[str, object] | None = None,
     ) -> Prepared:
-        return Prepared(train, test, validation, self._sources, self._options.keep_overlap, details or {})
+        return Prepared(train, test, validation, self._sources, details or {})
 
     def _files(self, files: Mapping[str, Path]) -> list[RowSource]:
         return [RowSource(name, own_rows.read(path), str(path), {"file": str(path)}) for name, path in files.items()]

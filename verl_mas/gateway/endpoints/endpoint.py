@@ -18,7 +18,7 @@ from verl_mas.util.text import bare_address
 
 PATH = "/chat/completions"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# A name that is not that of a set variable is repeated in messages only if it matches, because it may be the key.
+# Messages repeat the name of an unset variable only if it matches this pattern. Any other text may be the key itself.
 CONVENTIONAL = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
 KEY = re.compile(r"[\x21-\x7e]+")
 PROXIES = "http", "https", "all"
@@ -26,7 +26,7 @@ ADDRESS = "base_url is an address like http://host:8000/v1, to which the client 
 
 
 def check_endpoint(base_url: str, api_key_env: str | None, path: str) -> Iterator[ConfigError | ConfigWarning]:
-    """Find errors of an endpoint. Messages name its settings with the prefix `path`, and contain no password or key."""
+    """Check the settings of an endpoint. Messages name them with the prefix `path`, and contain no password or key."""
     yield from _check_address(base_url, f"{path}base_url")
     yield from _check_proxies()
     if api_key_env is not None:
@@ -71,7 +71,7 @@ def _check_proxies() -> Iterator[ConfigError]:
 
 
 def _parts(base_url: str) -> SplitResult | None:
-    """Return the parts of an http address to which a path can be added; None for other values."""
+    """Parse the HTTP address of an endpoint. Returns None if no path can be appended to it."""
     try:
         parts = urlsplit(base_url)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -122,7 +122,7 @@ def _set(variable: str) -> str:
 
 
 def hidden(text: str, key: str | None) -> str:
-    """Replace the key by *** in a text, also in the forms in which JSON and URLs write it."""
+    """Replace the key in a text by ***, including the forms in which JSON and URLs write it."""
     for form in {key, json.dumps(key)[1:-1], quote(key, safe="")} if key else ():
         text = text.replace(form, "***")
     return text
@@ -130,8 +130,8 @@ def hidden(text: str, key: str | None) -> str:
 
 @contextmanager
 def without_key(key: str | None) -> Iterator[None]:
-    """Keep the key out of exceptions of the code inside. An exception with the key in its text or in its causes is
-    replaced by an exception without the key."""
+    """Keep the key out of exceptions that are raised in this context. If the text or the causes of an exception contain
+    the key, a SessionFault without the key is raised instead."""
     try:
         yield
     except Exception as error:

@@ -98,7 +98,8 @@ class OpenAIClient:
 
     @contextmanager
     def _completion(self, response: str) -> Iterator[None]:
-        """Raise a fault if a response is not a completion, because some endpoints send their errors with status 200."""
+        """Raise a fault that quotes the response if it is not a completion. Some endpoints send errors with status
+        200."""
         try:
             yield
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -147,7 +148,7 @@ def generation_of(completion: JsonObject) -> Generation:
         sampled=_count(usage, "completion_tokens"),
         prompt_tokens=_count(usage, "prompt_tokens"),
         tool_calls=calls,
-        # Keep fields that the endpoint added, because some endpoints require them later.
+        # Keep the fields that the endpoint added. Some endpoints require them when the message is sent back.
         message={name: value for name, value in message.items() if value is not None} if calls else None,
     )
 
@@ -216,9 +217,9 @@ def _call(call: JsonObject, name: str) -> JsonObject:
 
 
 def _json(arguments: object) -> str:
-    """Convert arguments to JSON text. An endpoint refuses a conversation with arguments that are not JSON, even if its
-    model wrote them. The endpoint decodes the JSON before it renders the prompt, so marks in the decoded arguments are
-    changed to ordinary text."""
+    """Convert the arguments of a call to JSON text. Arguments that are not JSON are wrapped in an object, because an
+    endpoint refuses them even if its own model wrote them. The endpoint decodes the JSON before it renders the prompt,
+    so marks of turns in the decoded arguments are changed to ordinary text."""
     given, whole = arguments or {}, {"invalid": arguments}
     with suppress(ValueError, RecursionError):
         given = json.loads(arguments) if isinstance(arguments, str) else given
