@@ -23,10 +23,10 @@ from verl_mas.config.values import Count, NotNegative
 from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import Item, with_next
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp, demonstrate
+from verl_mas.util.loops import together
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import Malformed, Outcome, Request, Task, Team, Workflow, nested
 from verl_mas.workflow.codecs import checked
-from verl_mas.workflow.tasks import together
 from verl_mas.workflow.team import Prompt
 from verl_mas.workflows.leader_workers import Delegation, FinalAnswer, Move
 from verl_mas.workflows.recursive import ROLE, Node, Recursive

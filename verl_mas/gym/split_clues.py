@@ -46,7 +46,7 @@ def clues(split: str, parts: int = 2) -> Iterator[Clues]:
     """Yield all tasks of a split. The union of the letters that the parts leave decides the split. So within each
     split, every letter that a part leaves is the right letter equally often."""
     if parts not in RULED_OUT:
-        raise ConfigError(f"{parts} parts", rule=f"there are {', '.join(map(str, RULED_OUT))}", fix="use 2")
+        raise ConfigError(f"{parts} parts", rule="a task has 2, 3 or 4 parts", fix="use 2")
     alone = RULED_OUT[parts]
     for letters in itertools.combinations(LETTERS, 1 + parts * alone):
         if split_of("".join(letters)) != split:

@@ -12,9 +12,9 @@ from typing import Annotated, Generic, Literal, TypeVar
 
 from verl_mas.config.values import Range
 from verl_mas.errors import ConfigError
+from verl_mas.util.loops import together
 from verl_mas.workflow import Malformed, Outcome, Reply, Tag, Team, Workflow
 from verl_mas.workflow.codecs import checked
-from verl_mas.workflow.tasks import together
 from verl_mas.workflow.team import Prompt
 
 State = TypeVar("State")

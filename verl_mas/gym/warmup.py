@@ -128,7 +128,7 @@ class WarmUp:
     def changed(self, given: Mapping[str, object]) -> WarmUp:
         """The configuration with values from the command line."""
         if "start" in given and (own := {"hidden", "layers", "initial", "vocabulary", "texts"} & given.keys()):
-            rule = "a model that is trained further has its own"
+            rule = "a model that is trained further keeps its shape and tokenizer"
             raise ConfigError(f"{PATH}.{min(own)} with {PATH}.start", rule=rule, fix="leave it out")
         return load_dataclass(WarmUp, {**asdict(self), **given}, PATH)
 
@@ -218,7 +218,7 @@ def _train(
         chosen = torch.randint(len(lessons), (config.batch,), generator=order).tolist()
         mean_loss = loss(model, [lessons[place] for place in chosen], config.prompts, pixels(chosen))
         if not mean_loss.isfinite():
-            value, rule = f"the loss of step {step + 1} is {mean_loss.item()}", "a warm-up learns"
+            value, rule = f"the loss of step {step + 1} is {mean_loss.item()}", "the loss of a warm-up is finite"
             raise ConfigError(value, rule=rule, fix=f"lower {PATH}.learning_rate={config.learning_rate}")
         optimizer.zero_grad()
         mean_loss.backward()
@@ -292,7 +292,10 @@ class Generated(DataSet):
         check_noise(options.noise)
         for name, unset in self.unset.items() if options.noise is None else ():
             if getattr(options, name) != unset:
-                option, rule = f"--{name.replace('_', '-')}", "only with --noise a model is written, for which it is"
+                option, rule = (
+                    f"--{name.replace('_', '-')}",
+                    "it belongs to the model, which is written only with --noise",
+                )
                 raise ConfigError(
                     f"{option} without --noise", rule=rule, fix=f"add --noise 0.25, or leave out {option}"
                 )

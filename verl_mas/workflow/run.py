@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, TypeAlias, TypedDict
 from verl_mas import errors
 from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, PolicySpec, WorkflowSpec
 from verl_mas.errors import FaultKind, SessionFault, WorkflowError, failures, raise_all
+from verl_mas.util.loop_thread import LoopThread
+from verl_mas.util.loops import many
 from verl_mas.util.text import encodable
 from verl_mas.workflow.base import Workflow, resolve
 from verl_mas.workflow.client import LLMClient, Message
 from verl_mas.workflow.clock import Clock, ended, ends_alone, start
-from verl_mas.workflow.loop_thread import LoopThread
 from verl_mas.workflow.members import members_of
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.session import Scorer, Session, SessionConfig, SessionResult
 from verl_mas.workflow.task import Task
-from verl_mas.workflow.tasks import many
 from verl_mas.workflow.team import Team
 from verl_mas.workflow.tool_loop import ToolLimits
 from verl_mas.workflow.tool_sources import tools_of, unknown_tools

@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 from verl_mas.config.values import Count, Range
 from verl_mas.errors import ConfigError, WorkflowError
 from verl_mas.gym.puzzles.puzzle import Puzzle, board_of
+from verl_mas.util.loops import together
 from verl_mas.workflow import ActionList, Malformed, Outcome, Reply, Task, Team, Workflow, restored
-from verl_mas.workflow.tasks import together
 
 FORMAT, LEGAL, PROGRESS = 0.1, 0.1, 0.8  # weights of the parts of an act's own reward
 COMPACT = "compact"
