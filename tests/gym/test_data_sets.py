@@ -99,15 +99,12 @@ def test_a_model_is_written_beside_the_rows_on_request(made, case, monkeypatch):
     ("arguments", "match"),
     [
         ("--train-rows 0", "at least 1"),
-        ("--test-rows -3", "at least 1"),
         ("--noise 25", "at least 0 and less than 1"),
         ("--warm-up steps=5", "--warm-up without --noise"),
         ("--noise 0.2 --warm-up stesp=5", "did you mean 'steps'"),
-        ("--noise 0.2 --warm-up steps=2.5", "a whole number"),
-        ("--noise 0.2 --warm-up steps=0", "at least 1"),
         ("--noise 0.2 --warm-up learning_rate=.nan", "a finite number, above 0"),
         ("--noise 0.2 --warm-up start=/nowhere", "the folder has a model"),
-        ("--noise 0.2 --warm-up start=/nowhere hidden=8", "trained further has its own"),
+        ("--noise 0.2 --warm-up start=/nowhere hidden=8", "trained further keeps its shape"),
     ],
 )
 @pytest.mark.parametrize("name", KINDS)
@@ -122,9 +119,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, name, 
     [
         ("split_clues --rounds 2", "--rounds without --noise"),
         ("guide_driver --map picture", "--map without --noise"),
-        ("lookup --worker-noise 0.1", "--worker-noise without --noise"),
         ("puzzle plan_path --args max_turns=2", "--args without --noise"),
-        ("arithmetic --terms 1", "at least 2"),
         ("invented --hops 0", "at least 1"),
     ],
 )

@@ -15,20 +15,6 @@ async def wait(seconds):
         await asyncio.sleep(seconds)
 
 
-def test_an_act_whose_caller_is_cancelled_is_cancelled_with_it():
-    async def main():
-        clock = Clock(60)
-        act = start(asyncio.sleep(60), clock)
-        caller = asyncio.ensure_future(ended(act, clock))
-        await asyncio.sleep(0)
-        caller.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await caller
-        assert act.cancelled()
-
-    asyncio.run(main())
-
-
 async def hold(seconds):
     with held():
         await asyncio.sleep(seconds)
@@ -74,7 +60,7 @@ def test_the_clocks_of_an_act_and_its_session_stand_still_for_what_is_not_their_
 
 def test_a_clock_continues_with_the_time_that_it_was_stopped_at_and_is_looked_at_seldom_meanwhile(monkeypatch):
     clock = Clock(0.01)
-    with clock.stopped():
+    with uncounted(), held(), clock.stopped():  # there is no act outside of a session
         assert clock.next_look == STANDING_S
     assert clock.next_look <= 0.01
     now = 0.0
@@ -87,12 +73,3 @@ def test_a_clock_continues_with_the_time_that_it_was_stopped_at_and_is_looked_at
             with clock.stopped():
                 assert clock.left == left
         assert clock.left == left
-
-
-def test_outside_an_act_there_is_no_clock_to_stop():
-    async def main():
-        clock = Clock(0.05)
-        return await ended(start(wait(0.15), clock, session=True), clock)
-
-    asyncio.run(wait(0))
-    assert not asyncio.run(main()), "nor is that of a session"
