@@ -136,7 +136,7 @@ def test_a_turn_that_asks_other_agents_when_it_is_called_again_is_refused():
 
         async def turn(self, puzzle, choose):
             await choose(next(asked), puzzle, "x")
-            return (await choose("a", puzzle, "x")).score.after
+            return (await choose("a", puzzle, "x")).after
 
     with pytest.raises(SessionFault, match="act 0 of a turn was by a, and by b when"):
         run(Fickle(moves=1, max_turns=1, continuations=1), task(), moves(), branch=UNIFORM)

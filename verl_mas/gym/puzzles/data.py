@@ -67,7 +67,7 @@ def _turn(workflow: Play, puzzle: Puzzle, noise: float, rng: random.Random) -> t
     async def choose(agent: str, state: Puzzle, prompt: str) -> PuzzleAttempt:
         plan = noisy_plan(state, workflow.moves, noise, rng)
         acts.append(Lesson(agent, prompt, workflow.codec(state).render(plan)))
-        return PuzzleAttempt(plan, score_actions(state, plan, limit=workflow.moves))
+        return score_actions(state, plan, limit=workflow.moves)
 
     return acts, _result(workflow.turn(puzzle, choose))
 
