@@ -108,7 +108,7 @@ def test_a_model_is_written_beside_the_rows_on_request(made, case, monkeypatch):
     ],
 )
 @pytest.mark.parametrize("name", KINDS)
-def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, name, arguments, match):
+def test_a_wrong_option_is_refused_before_anything_is_written(tmp_path, name, arguments, match):
     with pytest.raises(ConfigError, match=match):
         main([name, *KINDS[name][0].split(), "--out", str(tmp_path), *arguments.split()])
     assert not list(tmp_path.iterdir())
@@ -123,6 +123,6 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, name, 
         ("invented --hops 0", "at least 1"),
     ],
 )
-def test_what_only_demonstrations_are_made_with_is_refused_without_them(tmp_path, arguments, match):
+def test_an_option_of_demonstrations_is_refused_without_them(tmp_path, arguments, match):
     with pytest.raises(ConfigError, match=match):
         main([*arguments.split(), "--out", str(tmp_path)])

@@ -93,7 +93,7 @@ def test_two_different_answers_are_malformed_and_the_same_one_twice_is_not(name)
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_text_in_the_thinking_is_not_an_answer(name):
+def test_text_in_a_thought_is_not_an_answer(name):
     codec = CODECS[name]
     value = value_for(name, random.Random(0)) if name in ("choice", "actions", "json", "letters") else "plain"
     text = codec.render(value)
@@ -116,7 +116,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize(("codec", "text"), [(codec, text) for codec, texts in MALFORMED.items() for text in texts])
-def test_what_cannot_be_read_is_malformed(codec, text):
+def test_unreadable_text_is_malformed(codec, text):
     assert isinstance(codec.parse(text), Malformed)
 
 

@@ -154,7 +154,7 @@ def test_an_outcome_without_a_reward_is_scored_by_the_reward_function(run):
 
 
 @pytest.mark.parametrize("result", [None, "1", Score(1.0)])
-def test_what_is_no_outcome_is_refused(run, result):
+def test_a_result_that_is_not_an_outcome_is_refused(run, result):
     faults = run(ending(lambda candidate: result), ScriptedLLM(by_branch), branch=UNIFORM).faults
     assert "returns an Outcome, or its reward as a number" in str(faults[0])
 
@@ -183,7 +183,7 @@ class Adds(Workflow):
 DIGITS = {"first": "3", "second": "4"}
 
 
-def test_an_act_is_worth_what_the_session_has_more_than_without_it(run):
+def test_the_value_of_an_act_is_the_difference_to_a_session_without_it(run):
     session = run(Adds, ScriptedLLM(DIGITS)).session
     assert acts(played(session), "agent", "team_reward") == [("first", 3.0), ("second", 4.0)]
     assert session.team_reward == 7.0
@@ -226,7 +226,7 @@ def test_forks_are_trained_on_each_with_the_reward_of_its_own_end(run):
     assert all(one.trainable and not one.probe for one in forks) and len(session.rows()) == 7
 
 
-def test_no_act_follows_a_fork_because_it_would_have_the_place_of_an_act_of_one(run):
+def test_an_act_after_a_fork_is_refused(run):
     class Twice(Sum):
         async def run(self, task, team):
             await self.play(team, [])
@@ -304,7 +304,7 @@ def test_a_state_that_cannot_be_restored_is_refused_with_the_fix(state, says):
         restored(state)
 
 
-def test_a_copy_that_shares_what_changes_is_refused_and_one_that_shares_what_does_not_is_not(run):
+def test_a_copy_may_share_only_parts_that_do_not_change(run):
     async def append(team, candidate, state):
         state.grid.append([2])
         return 1.0
@@ -324,7 +324,7 @@ def test_a_copy_that_shares_what_changes_is_refused_and_one_that_shares_what_doe
 
 
 @pytest.mark.parametrize("state", [[[1]], {"a": [1]}, {1}, (1, [2]), "text", None, 3])
-def test_plain_values_are_copied_with_what_is_inside_them(state):
+def test_plain_values_are_copied_with_their_contents(state):
     copied = restored(state)
     assert copied == state
     if isinstance(state, list):
@@ -340,7 +340,7 @@ class Die:
         self.rng = rng
 
 
-def test_a_copy_draws_its_chance_anew_and_so_does_not_know_the_future_of_the_original(run):
+def test_a_copy_has_its_own_random_numbers_and_does_not_know_the_future_of_the_original(run):
     drawn = []
 
     async def play(team, candidate, die):

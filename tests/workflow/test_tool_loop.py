@@ -142,7 +142,7 @@ def paid(x: int):
         (("paid", {"x": 1}), "Error executing tool 'paid': the reward of a tool is nan"),
     ],
 )
-def test_what_is_wrong_with_a_call_is_its_result(run, called, error):
+def test_the_error_of_a_call_is_its_result(run, called, error):
     tools = [fails, never, sleeps, strange, leaves, paid]
     # The time of tools is not that of the act.
     settings = {"spec": AgentSpec(tool_timeout_s=0.3), "faults": FaultSpec(retries=0, act_timeout_s=0.2)}
@@ -187,7 +187,7 @@ def test_functions_are_called_in_order_and_other_tools_at_the_same_time(run):
     assert events == ["other", "slow", "fast"]
 
 
-def test_what_a_model_writes_can_be_recorded_and_sent_again(run):
+def test_any_text_of_a_model_can_be_recorded_and_sent_again(run):
     script = calls(("fails", '{"text": "\\ud800"}'), ("\ud800", "\ud800"))
     _, reply, _ = acting(run, [script, "x"], [fails])
     json.dumps([reply.steps, [call.arguments for call in reply.tool_calls]], ensure_ascii=False).encode()

@@ -126,7 +126,7 @@ def elsewhere(x: NotImported):  # noqa: F821
         (type("Half", (), {"tool_schema": tool_of(press).schema})(), "is a tool of verl"),
     ],
 )
-def test_what_cannot_be_a_tool_is_refused(given, message):
+def test_an_object_that_cannot_be_a_tool_is_refused(given, message):
     with pytest.raises(WorkflowError, match=message):
         tool_of(given)
 

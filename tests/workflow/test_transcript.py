@@ -54,7 +54,7 @@ def test_a_transcript_has_acts_in_order_candidates_rewards_boards_calls_and_each
     ]
 
 
-def test_what_a_terminal_would_obey_is_shown_and_not_sent_and_html_of_a_model_is_text():
+def test_escape_sequences_and_html_of_a_model_are_shown_as_text():
     session = verl_mas.run("single", HOSTILE, ScriptedLLM(HOSTILE))
     for text in (str(session), session._repr_html_()):
         assert not any(mark in text for mark in "\x1b\x07\u202e\u2066\r\x00")

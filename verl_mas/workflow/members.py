@@ -18,8 +18,8 @@ PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 GRAMMARS = ("structured_outputs", "json_schema", "regex", "ebnf", "structural_tag")  # settings of vLLM and SGLang
 INSTANCE = re.compile(r"(.+)_\d+")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-# Names of TransferQueue's folder in a checkpoint: our name, and verl's name. The queue is saved under our name, because
-# verl would load a folder with its own name while it loads the weights.
+# Names of TransferQueue's folder in a checkpoint: our name, and verl's name. We save the queue under our name, because
+# verl would load a folder with verl's name while it loads the weights.
 QUEUE, QUEUE_OF_VERL = "queue", "transfer_queue"
 # Names that agents and policies cannot have, because metric names begin with them or folders of checkpoints have them.
 RESERVED = {"session", "rows", "timing", "group", "padding", QUEUE, QUEUE_OF_VERL}

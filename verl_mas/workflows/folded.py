@@ -30,7 +30,7 @@ class FoldingRules(Checked):
     `max_tool_calls`."""
 
     main_tokens: Count | None = None
-    """Maximum number of tokens of a main thread after its first prompt. A longer thread is penalised. null: no
+    """Maximum number of tokens of a main thread after its first prompt. A longer main thread is penalised. null: no
     limit."""
 
     unfolded: NotNegative = 1.0
@@ -43,7 +43,7 @@ class FoldingRules(Checked):
     """Penalty of a reply with a failed call and, in a branch, of a reply without a call."""
 
     instruction: str = "You are in a branch. Do only what its prompt says, then call `return` with a short summary."
-    """Result of the call of `branch` that the new instance sees, as the first message of its branch."""
+    """Result of the `branch` call, which the new instance reads as the first message of its branch."""
 
 
 @dataclass(frozen=True)

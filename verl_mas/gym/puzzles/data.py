@@ -73,7 +73,7 @@ def _turn(workflow: Play, puzzle: Puzzle, noise: float, rng: random.Random) -> t
 
 
 def _result(turn: Coroutine[object, None, Puzzle]) -> Puzzle:
-    """Run a coroutine without an event loop, which would take longer than the turn itself. Experts never wait."""
+    """Run a coroutine without an event loop, because a loop would take longer than the turn. Experts never wait."""
     try:
         turn.send(None)
     except StopIteration as done:

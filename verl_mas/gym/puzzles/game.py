@@ -128,14 +128,17 @@ class Play(Workflow):
     """words: prompts for language models. compact: prompts of a few tokens, for tiny models."""
 
     reward: Literal["dense", "sparse"] = "dense"
-    """dense: a team part and a local part per act. sparse: 1 for an act or a session that solves the puzzle, else 0."""
+    """dense: each act has a team reward and a local reward. sparse: an act or a session that solves the puzzle has the
+    reward 1, any other the reward 0."""
 
     continuations: Annotated[int, Range(0, 64)] = 0
-    """Continuations of each candidate to the end; its reward is their mean outcome. 0: it is scored by its actions."""
+    """Number of continuations of each candidate to the end of the session. The candidate's reward is the mean of their
+    outcomes. 0: the candidate is scored by its actions."""
 
     fork: Literal["none", "first", "round_robin"] = "none"
-    """The act that forks, so that all of its candidates are played to the end and trained on: the first act of the
-    session, or the first act of an agent sampled for the session. none: every act branches, and none forks."""
+    """The act that forks: all of its candidates are continued to the end, and all continuations are trained on. first:
+    the first act of the session. round_robin: the first act of an agent that is sampled for the session. none: every
+    act branches, and no act forks."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
