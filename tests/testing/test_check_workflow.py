@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from dataclasses import dataclass, replace
 
 import pytest
 
@@ -61,27 +60,6 @@ def test_shipped_workflows_pass_and_one_that_does_not_commit_all_acts_of_its_for
     assert report.ok and len(report.cases) == 11, str(report)
 
 
-class Sharing(Team):
-    branches = True
-
-    async def run(self, task, team):
-        candidates = await team.a.branch("q")
-        await team.continue_from(candidates[0], self.after, Position([]))
-        return Outcome(answer=team.commit(candidates))
-
-    async def after(self, team, candidate, state):
-        state.moves.append(candidate.text)
-        return 1.0
-
-
-@dataclass
-class Position:
-    moves: list
-
-    def copy(self):
-        return replace(self)
-
-
 class Swallowing(Team):
     async def run(self, task, team):
         try:
@@ -102,7 +80,6 @@ class Idle(Team):
         (Idle, "good replies", "no agent acted"),
         # In any case: on a busy machine, the watching thread may not see each of them.
         (Blocking, "", f"{__file__}:{Blocking.run.__code__.co_firstlineno + 2} blocks the event loop"),
-        (Sharing, "4 branches", f"{__file__}:{Sharing.run.__code__.co_firstlineno + 2}"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
