@@ -10,7 +10,7 @@ import pytest
 
 from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import ConfigError
-from verl_mas.testing.check_workflow import check_workflow
+from verl_mas.testing.check_workflow import Watch, check_workflow
 from verl_mas.testing.scripted_llm import calls
 from verl_mas.workflow import Boxed, Outcome, Workflow, instances
 from verl_mas.workflow.base import WORKFLOWS
@@ -193,3 +193,15 @@ def test_what_an_earlier_program_forgot_to_await_is_not_reported():
     cycle.append(cycle)
     del cycle
     assert "never awaited" not in str(check_workflow(Collects))
+
+
+def test_code_that_started_the_loop_is_not_blamed():
+    watch = Watch(__file__)
+
+    async def run():
+        with watch.running():
+            asyncio.get_running_loop().call_soon(time.sleep, 1.0)
+            await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert not watch.places
