@@ -1,18 +1,14 @@
-"""Helpers for objects that one event loop after another uses, for code without a loop, and for many coroutines."""
+"""Helpers for objects that one event loop after another uses, for code without a loop, and for parallel coroutines."""
 
 from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from typing import Generic, TypeVar
 
-from verl_mas.errors import WorkflowError
-
 T = TypeVar("T")
-R = TypeVar("R")
 
 
 class PerLoop(Generic[T]):
@@ -51,35 +47,3 @@ async def together(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     finally:
         for task in tasks:
             task.cancel()
-
-
-async def many(
-    items: Iterable[T], run: Callable[[T], Awaitable[R]], concurrency: int, *, ordered: bool
-) -> AsyncGenerator[R, None]:
-    """Yield the result of `run` for each item, in the order of the items or, if not `ordered`, as they finish.
-
-    At most `concurrency` items run at a time, and an item is read only when it can start. Ending the iteration, early
-    or by an error, cancels the running items.
-    """
-    if concurrency < 1:
-        raise WorkflowError(f"concurrency={concurrency}", rule="it is at least 1", fix="set concurrency=16")
-    waiting = enumerate(items)
-    running: dict[asyncio.Future[R], int] = {}
-    finished: dict[int, R] = {}
-    due = 0
-    try:
-        while True:
-            for number, item in islice(waiting, concurrency - len(running)):
-                running[asyncio.ensure_future(run(item))] = number
-            if not running:
-                return
-            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                finished[running.pop(task)] = task.result()
-            while finished and (due in finished or not ordered):
-                yield finished.pop(due if ordered else next(iter(finished)))
-                due += 1
-    finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)

@@ -11,8 +11,7 @@ from verl_mas.config.values import load_dataclass
 from verl_mas.gateway.streaming import Listener
 from verl_mas.results.serve.endpoints import Endpoint, EngineSettings
 from verl_mas.util.loop_thread import LoopThread
-from verl_mas.util.loops import many
-from verl_mas.workflow.run import CONCURRENCY, Question, finished, refuse_in_loop
+from verl_mas.workflow.run import CONCURRENCY, Question, finished, many, refuse_in_loop
 from verl_mas.workflow.session import Session, SessionResult
 from verl_mas.workflow.task import Task
 
