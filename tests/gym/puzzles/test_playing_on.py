@@ -112,14 +112,6 @@ def test_a_round_robin_forks_at_the_first_act_of_either_agent_and_shares_what_ca
     assert forking == {"planner", "executor"}
 
 
-@pytest.mark.parametrize("arguments", [{"continuations": 2}, {"fork": "first"}, {"fork": "round_robin"}])
-def test_in_validation_nothing_is_played_on(arguments):
-    workflow = PlannerExecutor(**COMPACT, max_turns=2, **arguments)
-    session = run(workflow, task(validate=True), moves(), branch=UNIFORM)
-    assert len(session.replies) == 2 * session.info["turns"]
-    assert all(one.team_reward is None and one.branch == 0 for one in session.replies)
-
-
 def test_a_turn_that_asks_other_agents_when_it_is_called_again_is_refused():
     asked = itertools.cycle("ba")
 
