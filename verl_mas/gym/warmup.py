@@ -292,10 +292,8 @@ class Generated(DataSet):
         check_noise(options.noise)
         for name, unset in self.unset.items() if options.noise is None else ():
             if getattr(options, name) != unset:
-                option, rule = (
-                    f"--{name.replace('_', '-')}",
-                    "it belongs to the model, which is written only with --noise",
-                )
+                option = f"--{name.replace('_', '-')}"
+                rule = "it belongs to the model, which is written only with --noise"
                 raise ConfigError(
                     f"{option} without --noise", rule=rule, fix=f"add --noise 0.25, or leave out {option}"
                 )
