@@ -124,12 +124,12 @@ LONG = {Boxed(): ("\\boxed{1}", "\\boxed{{", "{}"), Tag(): ("<answer>1</answer>"
 
 
 @pytest.mark.parametrize(("codec", "piece"), [(codec, piece) for codec, pieces in LONG.items() for piece in pieces])
-def test_ten_megabytes_are_read_in_one_pass(codec, piece):
+def test_two_megabytes_are_read_in_one_pass(codec, piece):
     """Replies are read in the event loop that all sessions share."""
-    text = piece * (10_000_000 // len(piece))
+    text = piece * (2_000_000 // len(piece))
     started = time.process_time()
     value = codec.parse(text)
-    # A pass takes about a second; copying the rest for each piece takes minutes.
+    # A pass takes a fraction of a second; copying the rest for each piece takes minutes.
     assert time.process_time() - started < 10
     assert value == "1" if "1" in piece else isinstance(value, Malformed)
 
