@@ -108,7 +108,7 @@ async def never():
 
 def sleeps():
     """Blocks."""
-    time.sleep(0.6)
+    time.sleep(0.8)
 
 
 def strange():
@@ -135,8 +135,8 @@ def paid(x: int):
         (("fails", "[1]"), "Invalid arguments for 'fails': they are not a JSON object"),
         (("fails", '{"text": ' * 100 + "1" + "}" * 100), "Invalid arguments for 'fails'"),
         (("nope", {}), "Unknown function 'nope'. Available tools: ['fails'"),
-        (("never", {}), "Error executing tool 'never': it took more than 0.3 s"),
-        (("sleeps", {}), "Error executing tool 'sleeps': it took more than 0.3 s"),
+        (("never", {}), "Error executing tool 'never': it took more than 0.6 s"),
+        (("sleeps", {}), "Error executing tool 'sleeps': it took more than 0.6 s"),
         (("strange", {}), "Error executing tool 'strange': it returned object, which is neither a text nor JSON"),
         (("leaves", {}), "Error executing tool 'leaves': 3"),
         (("paid", {"x": 1}), "Error executing tool 'paid': the reward of a tool is nan"),
@@ -145,7 +145,7 @@ def paid(x: int):
 def test_the_error_of_a_call_is_its_result(run, called, error):
     tools = [fails, never, sleeps, strange, leaves, paid]
     # The time of tools is not that of the act.
-    settings = {"spec": AgentSpec(tool_timeout_s=0.3), "faults": FaultSpec(retries=0, act_timeout_s=0.2)}
+    settings = {"spec": AgentSpec(tool_timeout_s=0.6), "faults": FaultSpec(retries=0, act_timeout_s=0.5)}
     _, reply, llm = acting(run, [calls(called), "sorry"], tools, **settings)
     (call,) = reply.tool_calls
     assert call.error.startswith(error) and call.result is None
