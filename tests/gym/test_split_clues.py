@@ -70,7 +70,7 @@ def task(parts: int = 2, session: int = 0, **more) -> Task:
 
 
 def told(request):
-    """Own letters, or the letter that is left by its own and all that it read; nothing readable if none is."""
+    """Reply with the own letters or, as the last act, with the only letter that all clues and messages leave."""
     prompt = request.messages[-1]["content"]
     return "".join(left(prompt)) or "none" if prompt.endswith("?") else prompt[:-1].split("|")[0]
 
@@ -126,7 +126,7 @@ def test_of_several_candidates_only_answers_are_scored():
 
 @pytest.fixture
 def sent():
-    """A task, a message with its sender's clues, and a message that says nothing of the answer."""
+    """Make a task, a message with its sender's clues, and a message that tells nothing about the answer."""
     given = task()
     own, other = given.extra_info["parts"]
     return given, own, "".join(sorted(set("abcdefgh") - set(own) - set(other))[:3])
@@ -177,7 +177,7 @@ def test_noise_is_of_whole_messages_and_of_answers_among_the_own_letters():
     assert right == pytest.approx(0.4, abs=0.03)
     answers = [lesson for lesson in found if lesson.agent == "receiver"]
     assert all(lesson.reply in lesson.prompt[:3] for lesson in answers)
-    # A random letter is the one that was there in one case of eight.
+    # A random letter equals the replaced letter in one case of eight.
     known = [lesson for lesson in answers if len(left(lesson.prompt)) == 1]
     assert sum({lesson.reply} == left(lesson.prompt) for lesson in known) / len(known) > 0.55
 

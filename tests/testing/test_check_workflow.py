@@ -78,7 +78,7 @@ class Idle(Team):
     [
         (Swallowing, "a refused act", "swallowed"),
         (Idle, "good replies", "no agent acted"),
-        # In any case: on a busy machine, the watching thread may not see each of them.
+        # Any case: on a busy machine, the watching thread may miss some cases.
         (Blocking, "", f"{__file__}:{Blocking.run.__code__.co_firstlineno + 2} blocks the event loop"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

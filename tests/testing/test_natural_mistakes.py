@@ -1,5 +1,5 @@
-"""Natural mistakes in a team's code and in what is tried: each is answered with one message, and none is accepted in
-silence. Wrong settings of a command are in `tests/checks`."""
+"""Natural mistakes in a team's code and in arguments of `verl-mas try`: each gets one message, and none is accepted
+silently. Wrong settings of a command are in `tests/checks`."""
 
 from __future__ import annotations
 

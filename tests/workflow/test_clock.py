@@ -46,11 +46,11 @@ async def away():
 @pytest.mark.parametrize(
     ("work", "session", "act", "in_time"),
     [
-        # While engines take no requests, both clocks stand still; then each has only the time that was left.
+        # While engines accept no requests, both clocks stop. Later each clock has only its remaining time.
         (lambda: hold(0.6), 0.3, 0.3, (True, True)),
         (away, 60, 0.05, (True, False)),
         (away, 0.05, 60, (False, False)),
-        # A session has the time in which its acts wait for tools.
+        # The time in which acts wait for tools counts for the session.
         (lambda: wait(0.15), 0.05, 0.05, (False, False)),
     ],
 )

@@ -73,7 +73,7 @@ def acts(replies, *names):
 
 
 def test_the_mean_of_the_continuations_is_the_value_of_the_candidate(run):
-    # A digit and two coins after it, then one coin, then nothing.
+    # The first digit is followed by two coins, the second by one coin, the third by none.
     rng = random.Random(0)
     coins = ScriptedLLM(lambda request, branch: str(rng.randrange(2)))
     session = run(lambda: Sum(n=300), coins, branch=BranchSpec(k=2, commit="first")).session
@@ -100,10 +100,10 @@ def test_probes_are_recorded_as_such_and_are_in_no_row_and_no_count_of_the_agent
     result = run(lambda: Sum(n=2), ScriptedLLM(by_branch), branch=UNIFORM)
     session, record = result.session, result.session.record("finished")
     probes = [act for act in record["acts"] if act["probe"]]
-    # After the first act two acts each, after the second one; three candidates, two continuations.
+    # Three candidates with two continuations each, of two acts after the first act, and of one act after the second.
     assert len(probes) == 3 * 2 * (2 + 1)
     assert {(act["key"], act["trainable"], act["committed"]) for act in probes} == {(None, False, False)}
-    # Each names its candidate, and how often that was played on before.
+    # Each probe names its candidate and the number of its continuation.
     assert {act["line"] for act in record["acts"] if not act["probe"]} == {""}
     candidates = {tuple(act["line"].rsplit("/", 2)[1:]) for act in probes}
     assert candidates == {(candidate, number) for candidate in "012" for number in "01"}
@@ -160,7 +160,7 @@ def test_a_result_that_is_not_an_outcome_is_refused(run, result):
 
 
 class Adds(Workflow):
-    """Each agent gives a digit. Without its digit, the sum has 0 instead."""
+    """Each agent adds a digit. Without the digit of an agent, the sum has 0 instead."""
 
     agents = ("first", "second")
     n: int = 2
@@ -295,7 +295,7 @@ class Shares:
         (Itself(), r"the copy of a state of type Itself is the same object\n  rule: .*\n  fix: +give Itself a copy"),
         (Nothing(), "the copy of a state of type Nothing is None"),
         (Locked(), r"a state of type Locked cannot be copied: cannot pickle.*\n.*\n  fix: +give Locked a copy"),
-        # A dict cannot be given one.
+        # A list cannot get a `copy` of its own.
         ([Locked()], r"a state of type list cannot be copied: cannot pickle.*\n.*\n  fix: +keep what cannot be copied"),
     ],
 )

@@ -107,7 +107,7 @@ def test_agents_of_one_policy_have_nothing_to_exchange_and_unknown_policies_are_
     mas = load({"agents": {"first": {"policy": "x"}, "second": {"policy": "y"}}})
     unknown = members_of(NAMES, mas.agents, mas.policies, SwapSpec(["first", "second"]))
     assert unknown["first"].policies == ("x", "y")
-    # They may differ in their optimiser.
+    # Exchanged policies may differ in their optimiser.
     assert at([3], swapping(b={"overrides": {"actor": {"optim": {"lr": 1e-5}}}})) == ["bac"]
 
 

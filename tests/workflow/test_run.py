@@ -102,7 +102,7 @@ class Twice(Divides):
     ("workflow", "raises", "called", "last"),
     [
         (Divides, None, ["run", "helper"], "ZeroDivisionError: division by zero"),
-        # Where the act was asked for, and what the client raised.
+        # The frame that requested the act, and the frame of the client.
         (Divides, ValueError("no \ud83d"), ["run", "generate"], "ValueError: no \\ud83d"),
         (Twice, None, ["run"], "limit: more than 1 acts"),
     ],

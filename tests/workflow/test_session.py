@@ -104,14 +104,14 @@ def test_the_system_prompt_of_the_config_replaces_the_workflows(run):
     llm = ScriptedLLM("x")
     run(talk, llm)
     run(talk, llm, agents={"a": AgentSpec(system_prompt="new")})
-    # The opening messages of a conversation follow it.
+    # The opening messages of a conversation follow the system prompt.
     assert [contents(request) for request in llm.requests] == [["S", "rules", "hi"], ["new", "rules", "hi"]]
 
 
 def test_branches_share_a_prompt_and_a_turn_and_the_best_is_committed(run):
     done = run(branching, ScriptedLLM({"a": ["1", "3", "2", "3"], "b": lambda r, _: r.messages[0]["content"]}))
     candidates = done.session.replies[:4]
-    # Committed is the first of equals.
+    # The first of two equal candidates is committed.
     assert acts(candidates, "branch", "turn", "committed") == [(n, 0, n == 1) for n in range(4)]
     assert len({tuple(r.generation.prompt_ids) for r in candidates}) == 1
     assert done.session.answer == "3"

@@ -91,7 +91,7 @@ def test_an_agent_calls_methods_of_the_sessions_environment_until_it_is_done(run
     assert red == {"role": "tool", "tool_call_id": "call_0", "content": "red is on"}
     assert reply.message == {"role": "assistant", "content": "Done."} == reply.steps[-1]
     assert "3 calls" in repr(reply)
-    # One row: what the tools returned is masked, and each request has what came before.
+    # The act is one row, in which results of tools are masked. Each request has all earlier messages.
     (row,) = session.rows()
     masked, text = sampled(row.generation, mask=0), sampled(row.generation)
     assert "red is on" in masked and "Done." not in masked
@@ -144,7 +144,7 @@ def paid(x: int):
 )
 def test_the_error_of_a_call_is_its_result(run, called, error):
     tools = [fails, never, sleeps, strange, leaves, paid]
-    # The time of tools is not that of the act.
+    # The time of tools does not count for the act.
     settings = {"spec": AgentSpec(tool_timeout_s=0.6), "faults": FaultSpec(retries=0, act_timeout_s=0.5)}
     _, reply, llm = acting(run, [calls(called), "sorry"], tools, **settings)
     (call,) = reply.tool_calls
@@ -221,7 +221,7 @@ def test_calls_beyond_the_limits_are_answered_or_left_out(run):
     panel.pressed.clear()
     acting(run, [calls(("press", {"button": "a"})), three, "x"], [panel.press], spec=AgentSpec(max_tool_calls=2))
     assert panel.pressed == ["a", "a"]
-    # verl leaves out what is beyond max_parallel_calls: neither the call nor an answer is in the messages.
+    # As in verl, messages contain neither calls beyond max_parallel_calls nor answers to them.
     _, reply, llm = acting(run, [three, "x"], [panel.press], limits=ToolLimits(parallel_calls=1))
     assert roles(reply.steps) == "assistant tool assistant"
     assert len(reply.steps[0]["tool_calls"]) == 1 and len(reply.tool_calls) == 3

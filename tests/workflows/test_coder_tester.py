@@ -17,7 +17,7 @@ from verl_mas.workflows.coder_tester import CoderTester
 
 SUM = "print(sum(map(int, input().split())))"
 PRODUCT = "a, b = map(int, input().split())\nprint(a * b)"
-# Right where the numbers are not negative.
+# Right unless a number is negative.
 POSITIVE = "print(sum(abs(int(x)) for x in input().split()))"
 HANGS, CRASHES, NONSENSE = "while True: pass", "print(1 // 0)", "print("
 TESTS = (Stdio("2 2\n", "4\n"), Stdio("1 2\n", "3\n"), Stdio("-1 5\n", "4\n"), Stdio("0 0\n", "0\n"))
@@ -145,7 +145,7 @@ def test_equal_programs_and_inputs_run_once():
     executor = IN_PROCESS.open()
     executor.ran.clear()
     play(code(SUM), case("7 7", "14"), k=4, max_turns=1)
-    # The first example beside the hidden tests, the golden program on the test, and the program on the test.
+    # The program runs on the first example, the hidden tests and the written test; the golden program on the latter.
     assert len(executor.ran) == 1 + len(TESTS) + 1 + 1
 
 

@@ -10,7 +10,7 @@ from verl_mas.gym import demos
 
 @pytest.fixture
 def asked(monkeypatch, tmp_path) -> list:
-    """The calls of demos, in an empty folder."""
+    """Record the calls of demos, in an empty folder."""
     from verl_mas.gym.demos import letters, smollm2, split_clues
 
     calls: list = []
@@ -43,7 +43,7 @@ def test_an_unknown_demo_names_the_known_ones(asked, name, says):
 
 
 def test_the_first_line_comes_before_anything_slow_is_imported():
-    """In a pipe, as a pipe is what shows nothing where a line is not flushed."""
+    """The output is a pipe, because only a pipe shows that a line was not flushed."""
     blocked = "import sys\nfor name in ('torch', 'transformers', 'rich'): sys.modules[name] = None\n"
     program = f"{blocked}from verl_mas.cli import demo\ntry: demo.main([])\nexcept ImportError: sys.exit(3)"
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=False)

@@ -65,7 +65,7 @@ def test_where_there_is_no_other_free_neighbour_a_slip_stays_in_place():
 
 
 def start_with(exits, slip):
-    """A board on which this many moves are legal at first."""
+    """Find a board with this number of legal first moves."""
     return next(puzzle for seed in range(500) if len((puzzle := slippery(slip, seed)).legal_actions()) == exits)
 
 
@@ -82,7 +82,7 @@ def test_a_copy_slips_as_its_original_does_and_a_reseeded_one_does_not():
     assert course(copied, moves[:20]) == course(original, moves[:20])
     assert course(copied.copy(), moves[20:]) == course(original, moves[20:])
     assert course(slippery(), moves) != course(other, moves)
-    # An illegal move draws nothing.
+    # An illegal move samples no random number.
     wall = next(move for move in "UDLR" if move not in slippery().legal_actions())
     twin = slippery()
     assert not twin.step(wall) and course(twin, moves) == course(slippery(), moves)

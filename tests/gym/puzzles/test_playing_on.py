@@ -1,4 +1,4 @@
-"""Teams on puzzles whose candidates are played on: to score them, and as forks."""
+"""Teams on puzzles that continue their candidates, to score them or as forks."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_sketch_of_a_planner_is_played_on_by_the_executor_who_reads_it():
     sketches = [one for one in session.replies if one.agent == "planner" and one.turn == 0]
     readers = [one for one in session.replies if one.probe and one.agent == "executor" and one.turn == 0]
     assert [one.messages[-1]["content"].split()[-2] for one in readers] == [one.text for one in sketches]
-    # An executor's move is followed by the planner of the next turn, who sees the board after it.
+    # After the executor's move, the planner of the next turn acts, and sees the new board.
     after = [one for one in session.replies if one.probe and one.agent == "planner"]
     assert {one.turn for one in after} == {1}
 
@@ -83,7 +83,7 @@ def test_a_score_knows_nothing_of_the_slips_of_the_session(continuations):
         [one] = [one for one in done.replies if one.committed]
         promised += one.team_reward == pytest.approx(1 / puzzle.initial_distance)
         kept += done.team_reward == pytest.approx(1 / puzzle.initial_distance)
-    # The best of eight did not slip; the move of the session does so as often as any.
+    # The best of eight candidates did not slip; the move of the session slips as often as any other move.
     assert promised / n > 0.95 and kept / n == pytest.approx(0.6, abs=0.2)
 
 

@@ -124,7 +124,7 @@ def layout_of(puzzle):
 @relaxed
 @given(kinds, seeds, st.integers(0, 2**16), st.integers(1, 4))
 def test_returning_to_a_state_earns_nothing(kind, seed, walk, limit):
-    """Between two visits of an unsolved state the sum of rewards is not positive, whatever the acts in between."""
+    """The sum of the rewards between two visits of an unsolved state is never positive."""
     puzzle, rng = made(kind, seed), random.Random(walk)
     earned, visits = 0.0, {key(puzzle): [0.0]}
     for _ in range(40):
@@ -176,7 +176,7 @@ def test_the_board_of_a_dataset_row_is_restored():
     read = extra_info | {"size": extra_info["size"] | {"blanks": None}}
     expected = board("sokoban", 7, TEST, size).render()
     assert board_of(read).render() == expected
-    # As pandas reads it when rows of other puzzles have no such number.
+    # pandas reads integers as floats if rows of other puzzles lack the number.
     assert board_of(read | {"size": read["size"] | {"size": 5.0, "min_distance": 2.0}}).render() == expected
     with pytest.raises(DataError, match="seed"):
         board_of({"puzzle": "sokoban"})

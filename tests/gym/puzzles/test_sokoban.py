@@ -9,7 +9,7 @@ from verl_mas.gym.puzzles.kinds.sokoban import Level, Sokoban, solve_backwards
 
 
 def level(*rows: str) -> Sokoban:
-    """The level of a drawing."""
+    """Make the level of a drawing."""
     text, size = "".join(rows), len(rows)
     walls, targets, boxes, [player] = (
         [cell for cell, sign in enumerate(text) if sign in signs] for signs in ("#", "Tab", "Bb", "Aa")
