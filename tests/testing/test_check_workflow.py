@@ -138,6 +138,20 @@ def test_the_report_has_rewards_by_agent_penalties_and_info():
     ) in str(report)
 
 
+def test_an_exception_is_shown_with_its_place_and_its_traceback_once():
+    class Broken(Team):
+        async def run(self, task, team):
+            reply = await team.a.act("q")
+            return Outcome(reward=float(reply.text))
+
+    report = check_workflow(Broken, "x")
+    place = f"{__file__}:{Broken.run.__code__.co_firstlineno + 2}"
+    problem = f"good replies: ended in workflow: ValueError: could not convert string to float: 'x' ({place})"
+    assert any(text.startswith(problem) for text in report.problems) and len(str(report)) < 5000
+    assert str(report).count("return Outcome(reward=float(reply.text))") == str(report).count("FAIL") == 1
+    assert "       also in " in str(report) and report.verdict == "refused: 1 problem"
+
+
 def press(button: str) -> str:
     """Press a button."""
     if button != "red":

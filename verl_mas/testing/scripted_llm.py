@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ def calls(*called: tuple[str, JsonObject | str], text: str = "") -> Calls:
 Answer = str | Calls
 # A text or `calls(...)`; a sequence of these, whose last element repeats; or a function of the request and the branch.
 Script = Answer | Sequence[Answer] | Callable[[Request, int], Answer]
+Latency = float | Callable[[random.Random], float]
 Fault = Callable[[Request], BaseException | None]
 
 
@@ -44,20 +46,24 @@ class ScriptedLLM:
     A token is a byte. `requests` lists all requests, `in_flight` counts those without a reply.
     """
 
-    def __init__(self, rules: Script | Mapping[str, Script], *, latency: float = 0.0, fault: Fault | None = None):
+    def __init__(
+        self, rules: Script | Mapping[str, Script], *, latency: Latency = 0.0, fault: Fault | None = None, seed: int = 0
+    ):
         self.rules, self.latency, self.fault = rules, latency, fault
         self.requests: list[Request] = []
         self.in_flight = 0
         self.cancelled = 0
+        self._rng = random.Random(seed)
         self._calls: Counter[str] = Counter()
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
         self.requests.append(request)
         answers = [self.answer(request, request.branch + number) for number in range(n)]
+        seconds = self.latency(self._rng) if callable(self.latency) else self.latency
         self.in_flight += 1
         try:
-            if self.latency:
-                await asyncio.sleep(self.latency)
+            if seconds:
+                await asyncio.sleep(seconds)
             error = self.fault(request) if self.fault else None
             if error is not None:
                 raise error

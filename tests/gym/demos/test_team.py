@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import signal
+import subprocess
 import sys
+import time
 
 import pytest
 from rich.console import Console
@@ -16,7 +19,7 @@ from verl_mas.gym.demos import team
 from verl_mas.gym.demos.live import DemoRun
 from verl_mas.gym.demos.smollm2 import SmolLM2Demo
 from verl_mas.gym.demos.split_clues import SplitCluesDemo
-from verl_mas.run_folder.checkpoints import complete, folder_of_step
+from verl_mas.run_folder.checkpoints import complete, folder_of_step, latest
 
 
 @pytest.fixture(params=[SmolLM2Demo, SplitCluesDemo])
@@ -114,3 +117,26 @@ def test_the_demo_trains_draws_sessions_and_resumes(warm_python, monkeypatch, tm
     logged = DemoRun([], demo.folder, 2).steps()
     assert [step.number for step in logged] == [0, 1, 2]
     assert all(step.values["actor/grad_norm"] >= 0 and step.values["policy/main/rows/real"] > 0 for step in logged[1:])
+
+
+@pytest.mark.e2e
+@pytest.mark.nightly
+def test_smollm2_is_saved_within_two_minutes_and_resumes_after_it_was_killed(tmp_path):
+    """With the model from PyPI."""
+    command = [sys.executable, "-m", "verl_mas", "demo", "smollm2", "trainer.test_freq=1000"]
+    folder = tmp_path / SmolLM2Demo.folder
+    demo = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    while not (folder / "log.txt").exists() and demo.poll() is None:
+        time.sleep(1)
+    started = time.monotonic()
+    while not latest(folder / "checkpoints") and demo.poll() is None:
+        time.sleep(1)
+    assert demo.poll() is None and time.monotonic() - started < 120
+    demo.send_signal(signal.SIGINT)
+    demo.wait(120)
+    saved = latest(folder / "checkpoints").step
+    command += [f"trainer.total_training_steps={saved + 1}"]
+    resumed = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"resumes from step {saved}" in resumed.stdout
+    assert latest(folder / "checkpoints").step == saved + 1
