@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from verl_mas.errors import WorkflowError as WorkflowError
     from verl_mas.gateway.endpoints.openai import OpenAIClient as OpenAIClient
     from verl_mas.gateway.program import program as program
+    from verl_mas.gateway.streaming import ActText as ActText
     from verl_mas.gym.puzzles.puzzle import Puzzle as Puzzle
     from verl_mas.gym.puzzles.puzzle import board as board
     from verl_mas.gym.puzzles.puzzle import register_puzzle as register_puzzle
@@ -120,8 +121,6 @@ if TYPE_CHECKING:
     from verl_mas.workflow.codecs import only as only
     from verl_mas.workflow.codecs import visible as visible
     from verl_mas.workflow.commit import register_commit_rule as register_commit_rule
-    from verl_mas.workflow.folding import Folding as Folding
-    from verl_mas.workflow.folding import FoldingRules as FoldingRules
     from verl_mas.workflow.members import instances as instances
     from verl_mas.workflow.outcome import Outcome as Outcome
     from verl_mas.workflow.reply import Reply as Reply
@@ -130,7 +129,6 @@ if TYPE_CHECKING:
     from verl_mas.workflow.run import run_many as run_many
     from verl_mas.workflow.session import Session as Session
     from verl_mas.workflow.session import SessionResult as SessionResult
-    from verl_mas.workflow.streaming import ActText as ActText
     from verl_mas.workflow.task import Task as Task
     from verl_mas.workflow.task import with_instruction as with_instruction
     from verl_mas.workflow.team import Agent as Agent
@@ -140,6 +138,8 @@ if TYPE_CHECKING:
     from verl_mas.workflow.tools import CallContext as CallContext
     from verl_mas.workflow.tools import Tool as Tool
     from verl_mas.workflow.tools import ToolResult as ToolResult
+    from verl_mas.workflows.folded import Folding as Folding
+    from verl_mas.workflows.folded import FoldingRules as FoldingRules
 
 __version__ = "0.2.0"
 # verl imports this package in every process, so each public name is imported only when it is first used.

@@ -19,9 +19,9 @@ from verl_mas.advantage.estimators.rao import rao
 from verl_mas.advantage.kernel import moments
 from verl_mas.config.values import Count, NotNegative
 from verl_mas.data.items import Item
+from verl_mas.util.loops import together
 from verl_mas.workflow import Malformed, Outcome, Task, Team, Workflow, nested
 from verl_mas.workflow.codecs import checked
-from verl_mas.workflow.tasks import together
 from verl_mas.workflow.team import Prompt
 from verl_mas.workflows.leader_workers import Delegation, FinalAnswer, Move
 from verl_mas.workflows.recursive import ROLE, Node, Recursive

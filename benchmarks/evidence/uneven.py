@@ -18,5 +18,5 @@ class UnevenRewards(PlannerExecutor):
     def scored(self, reply: Reply, actions: Sequence[str] | Malformed, puzzle: Puzzle, among: int) -> PuzzleAttempt:
         attempt = super().scored(reply, actions, puzzle, among)
         if reply.agent == "planner":
-            reply.reward = self.factor * attempt.score.local
+            reply.reward = self.factor * attempt.local
         return attempt

@@ -32,7 +32,7 @@ from verl_mas.errors import ConfigError, DataError
 from verl_mas.run_folder.disk import append_line
 from verl_mas.util import cores
 from verl_mas.util.splits import TEST, TRAIN
-from verl_mas.workflow.tasks import many
+from verl_mas.workflow.run import many
 
 DEFAULT_TRAIN = "apps"
 DEFAULT_TESTS = ("livecodebench_v6", "apps_test", "code_contests_test")

@@ -26,7 +26,7 @@ from verl_mas.data.items import Item
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp
 from verl_mas.testing.tiny_model import TURN_END
 from verl_mas.util.splits import TEST, TRAIN
-from verl_mas.workflow.folding import Branch, Folding, FoldingRules
+from verl_mas.workflows.folded import Branch, Folding, FoldingRules
 
 PAGES, VALUES = "uvwxyz", "ABCDEFGH"
 FILLER, WORDS = string.ascii_lowercase[:13], 32  # the filler words, and the number of words on a page

@@ -21,7 +21,7 @@ from verl_mas.testing.scripted_llm import calls
 from verl_mas.trainer.step import PolicyRows, gae
 from verl_mas.verl_.row import ADVANTAGES, RESPONSE_MASK, SCORES
 from verl_mas.workflow import Outcome, Workflow
-from verl_mas.workflow.folding import Folding, FoldingRules
+from verl_mas.workflows.folded import Folding, FoldingRules
 from verl_mas.workflows.recursive import Recursive
 
 CASES = 150

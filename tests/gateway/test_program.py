@@ -328,8 +328,8 @@ echo '{{"reward": 1}}' >&3"""
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ({}, "one of both"),
-        ({"command": ["sh"], "function": "a.py:b"}, "one of both"),
+        ({}, "exactly one of them is set"),
+        ({"command": ["sh"], "function": "a.py:b"}, "exactly one of them is set"),
         ({"command": ["no_such_program"]}, "has that program"),
         ({"function": "no_such.py:team"}, "FILE.py:NAME"),
         ({"function": FILE}, "FILE.py:NAME"),

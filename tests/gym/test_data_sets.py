@@ -13,7 +13,7 @@ from verl_mas.data.dataset import DATA_SETS, FILES, Prepared
 from verl_mas.errors import ConfigError
 from verl_mas.gym.warmup import Generated
 
-# By data set: arguments for small rows, of each kind.
+# Data set -> arguments for small rows of each kind.
 KINDS = {
     "arithmetic": ["--terms 4"],
     "guide_driver": ["--size size=5", "--speaks every_turn"],
@@ -30,7 +30,7 @@ ALL_ROWS = "self_play open_spiel/tic_tac_toe"  # an opening is a row whatever th
 
 @pytest.fixture
 def made(tmp_path):
-    """A data set with its options, of a case and a seed."""
+    """Make a data set and its options from a case and a seed."""
 
     def made(case: str, seed: int = 0) -> tuple[Generated, object]:
         rows = "" if case.startswith(ALL_ROWS) else "--train-rows 30 --test-rows 10"
@@ -99,19 +99,16 @@ def test_a_model_is_written_beside_the_rows_on_request(made, case, monkeypatch):
     ("arguments", "match"),
     [
         ("--train-rows 0", "at least 1"),
-        ("--test-rows -3", "at least 1"),
         ("--noise 25", "at least 0 and less than 1"),
         ("--warm-up steps=5", "--warm-up without --noise"),
         ("--noise 0.2 --warm-up stesp=5", "did you mean 'steps'"),
-        ("--noise 0.2 --warm-up steps=2.5", "a whole number"),
-        ("--noise 0.2 --warm-up steps=0", "at least 1"),
         ("--noise 0.2 --warm-up learning_rate=.nan", "a finite number, above 0"),
         ("--noise 0.2 --warm-up start=/nowhere", "the folder has a model"),
-        ("--noise 0.2 --warm-up start=/nowhere hidden=8", "trained further has its own"),
+        ("--noise 0.2 --warm-up start=/nowhere hidden=8", "trained further keeps its shape"),
     ],
 )
 @pytest.mark.parametrize("name", KINDS)
-def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, name, arguments, match):
+def test_a_wrong_option_is_refused_before_anything_is_written(tmp_path, name, arguments, match):
     with pytest.raises(ConfigError, match=match):
         main([name, *KINDS[name][0].split(), "--out", str(tmp_path), *arguments.split()])
     assert not list(tmp_path.iterdir())
@@ -122,12 +119,10 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, name, 
     [
         ("split_clues --rounds 2", "--rounds without --noise"),
         ("guide_driver --map picture", "--map without --noise"),
-        ("lookup --worker-noise 0.1", "--worker-noise without --noise"),
         ("puzzle plan_path --args max_turns=2", "--args without --noise"),
-        ("arithmetic --terms 1", "at least 2"),
         ("invented --hops 0", "at least 1"),
     ],
 )
-def test_what_only_demonstrations_are_made_with_is_refused_without_them(tmp_path, arguments, match):
+def test_an_option_of_demonstrations_is_refused_without_them(tmp_path, arguments, match):
     with pytest.raises(ConfigError, match=match):
         main([*arguments.split(), "--out", str(tmp_path)])

@@ -1,4 +1,4 @@
-"""Every team on toy tasks: no reply breaks it, and each of its arguments is checked."""
+"""Every team on toy tasks: no reply breaks it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from played import task_of
 from verl_mas.config.hydra.recipe.guide_driver import team as guide_driver
 from verl_mas.config.hydra.recipe.lookup.tables import CUT, SHARDS
 from verl_mas.config.schema import WorkflowSpec
-from verl_mas.config.values import settable
-from verl_mas.errors import ConfigError
 from verl_mas.gym import secret_words, split_clues
 from verl_mas.gym.puzzles.puzzle import row
 from verl_mas.testing.check_workflow import check_workflow
@@ -68,11 +66,3 @@ def test_no_reply_breaks_it(name, arguments, played):
     task, replies = played
     report = check_workflow(partial(resolve, WorkflowSpec(name, args=arguments)), replies, task)
     assert report.ok, str(report)
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_a_value_that_does_not_fit_is_refused_with_its_name(name):
-    """Their ranges are in docs/train/settings.md, and `tests/config` tries values of every range."""
-    for argument in settable(find(name)):
-        with pytest.raises(ConfigError, match=argument):
-            resolve(WorkflowSpec(name, args={argument: {"no": "such"}}))

@@ -36,7 +36,7 @@ def test_in_the_control_the_scout_knows_what_it_would_know_in_another_task(kind)
     assert {item.source for item in mixed} == {SHUFFLED}
     pairs = list(zip(held_out, mixed, strict=True))
     assert all((mine.extra["own"], mine.truth) == (other.extra["own"], other.truth) for mine, other in pairs)
-    # Of a dozen colours, another task has the same one now and then.
+    # There are only twelve colours, so another task sometimes has the same colour.
     same = sum(mine.extra["known"] == other.extra["known"] for mine, other in pairs) / len(pairs)
     assert same < 0.15 if kind == "pair" else same == 0
 

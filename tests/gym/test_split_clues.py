@@ -61,7 +61,7 @@ def test_a_row_names_its_parts_and_is_read_back():
 def test_numbers_that_cannot_be_made_are_refused():
     with pytest.raises(ConfigError, match="only 420 in 'test'"):
         split_clues.items(421, split=TEST)
-    with pytest.raises(ConfigError, match="there are 2, 3, 4"):
+    with pytest.raises(ConfigError, match="2, 3 or 4 parts"):
         split_clues.items(1, parts=5)
 
 
@@ -70,7 +70,7 @@ def task(parts: int = 2, session: int = 0, **more) -> Task:
 
 
 def told(request):
-    """Own letters, or the letter that is left by its own and all that it read; nothing readable if none is."""
+    """Reply with the own letters or, as the last act, with the only letter that all clues and messages leave."""
     prompt = request.messages[-1]["content"]
     return "".join(left(prompt)) or "none" if prompt.endswith("?") else prompt[:-1].split("|")[0]
 
@@ -124,35 +124,34 @@ def test_of_several_candidates_only_answers_are_scored():
     assert session.answer == right and session.team_reward == 1.0
 
 
-def test_a_message_that_is_played_on_is_worth_what_the_receiver_makes_of_it():
+@pytest.fixture
+def sent():
+    """Make a task, a message with its sender's clues, and a message that tells nothing about the answer."""
     given = task()
     own, other = given.extra_info["parts"]
-    useless = "".join(sorted(set("abcdefgh") - set(own) - set(other))[:3])
+    return given, own, "".join(sorted(set("abcdefgh") - set(own) - set(other))[:3])
+
+
+def test_a_message_that_is_played_on_is_worth_what_the_receiver_makes_of_it(sent):
+    given, *messages = sent
 
     def say(request, branch):
-        return [own, useless][branch] if request.agent == "sender" else told(request)
+        return messages[branch] if request.agent == "sender" else told(request)
 
-    workflow = SplitClues(text="compact", continuations=2)
-    assert workflow.probes
-    session, _ = played(workflow, given, say, k=2)
-    sent = [reply for reply in session.replies if reply.agent == "sender"]
-    assert [reply.team_reward for reply in sent] == [1.0, 0.0]
+    session, _ = played(SplitClues(text="compact", continuations=2), given, say, k=2)
+    assert [reply.team_reward for reply in session.replies if reply.agent == "sender"] == [1.0, 0.0]
     assert sum(reply.probe for reply in session.replies) == 4
     assert all(reply.team_reward in (0.0, 1.0) for reply in session.replies if not reply.probe)
 
 
 @pytest.mark.parametrize(("useful", "difference"), [(True, 1.0), (False, 0.0)])
-def test_a_message_is_rewarded_with_what_the_team_has_more_than_without_it(useful, difference):
-    given = task()
-    own, other = given.extra_info["parts"]
-    message = own if useful else "".join(sorted(set("abcdefgh") - set(own) - set(other))[:3])
+def test_a_message_is_rewarded_with_what_the_team_has_more_than_without_it(sent, useful, difference):
+    given, own, useless = sent
 
     def say(request, branch):
-        return message if request.agent == "sender" else told(request)
+        return told(request) if request.agent == "receiver" else own if useful else useless
 
-    workflow = SplitClues(text="compact", left_out=2)
-    assert workflow.probes and not workflow.branches
-    session, prompts = played(workflow, given, say, k=4)
+    session, prompts = played(SplitClues(text="compact", left_out=2), given, say, k=4)
     assert [reply.team_reward for reply in session.replies if not reply.probe] == [difference, None]
     assert sum(prompt.endswith("|?") for prompt in prompts) == 2 == sum(reply.probe for reply in session.replies)
     assert session.team_reward == float(useful)
@@ -178,7 +177,7 @@ def test_noise_is_of_whole_messages_and_of_answers_among_the_own_letters():
     assert right == pytest.approx(0.4, abs=0.03)
     answers = [lesson for lesson in found if lesson.agent == "receiver"]
     assert all(lesson.reply in lesson.prompt[:3] for lesson in answers)
-    # A random letter is the one that was there in one case of eight.
+    # A random letter equals the replaced letter in one case of eight.
     known = [lesson for lesson in answers if len(left(lesson.prompt)) == 1]
     assert sum({lesson.reply} == left(lesson.prompt) for lesson in known) / len(known) > 0.55
 

@@ -24,7 +24,7 @@ def puzzle_of(name: str = "plan_path", seed: int = 0):
 
 
 def best(name: str, workflow):
-    """Replies that track the board: to every act the best action."""
+    """Make replies that track the board: each act gets the best action."""
     puzzle = puzzle_of(name)
     stepping, actions = workflow.agents[-1], []
 

@@ -85,7 +85,7 @@ def test_a_lesson_with_an_image_has_the_tokens_and_pixels_of_the_processor(tmp_p
             text = reader.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
             images = [lesson.image] if lesson.image else None
             assert processor(text=[text], images=images)["input_ids"][0] == ids[:-length]
-    # A model that does not see them could not tell one goal from another.
+    # Without these pixels, a model could not distinguish the goals.
     seen = [lesson.image for lesson in taught if lesson.image]
     pixels = processor.image_processor(images=seen, return_tensors="pt")["pixel_values"]
     assert len(pixels) == 64 * len(seen) and len(torch.unique(pixels)) > 2

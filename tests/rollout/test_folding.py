@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from verl_mas.config.schema import FaultSpec
 from verl_mas.testing.tiny_model import byte_tokenizer
 from verl_mas.workflow import Outcome
-from verl_mas.workflow.folding import Folding, FoldingRules
 from verl_mas.workflow.tool_loop import ToolLimits
+from verl_mas.workflows.folded import Folding, FoldingRules
 
 # As Qwen3's: thoughts before the last question are left out, and a reply begins with an empty one.
 DROPS_THOUGHTS = (

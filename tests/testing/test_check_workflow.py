@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from dataclasses import dataclass, replace
 
 import pytest
 
@@ -61,27 +60,6 @@ def test_shipped_workflows_pass_and_one_that_does_not_commit_all_acts_of_its_for
     assert report.ok and len(report.cases) == 11, str(report)
 
 
-class Sharing(Team):
-    branches = True
-
-    async def run(self, task, team):
-        candidates = await team.a.branch("q")
-        await team.continue_from(candidates[0], self.after, Position([]))
-        return Outcome(answer=team.commit(candidates))
-
-    async def after(self, team, candidate, state):
-        state.moves.append(candidate.text)
-        return 1.0
-
-
-@dataclass
-class Position:
-    moves: list
-
-    def copy(self):
-        return replace(self)
-
-
 class Swallowing(Team):
     async def run(self, task, team):
         try:
@@ -95,21 +73,13 @@ class Idle(Team):
         return Outcome(reward=1.0)
 
 
-class Undecided(Team):
-    async def run(self, task, team):
-        replies = await team.a.branch("q")
-        return Outcome(answer=replies[0])
-
-
 @pytest.mark.parametrize(
     ("workflow", "case", "words"),
     [
         (Swallowing, "a refused act", "swallowed"),
         (Idle, "good replies", "no agent acted"),
-        (Undecided, "4 branches", "never committed"),
-        # In any case: on a busy machine, the watching thread may not see each of them.
+        # Any case: on a busy machine, the watching thread may miss some cases.
         (Blocking, "", f"{__file__}:{Blocking.run.__code__.co_firstlineno + 2} blocks the event loop"),
-        (Sharing, "4 branches", f"{__file__}:{Sharing.run.__code__.co_firstlineno + 2}"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -225,18 +195,13 @@ def test_what_an_earlier_program_forgot_to_await_is_not_reported():
     assert "never awaited" not in str(check_workflow(Collects))
 
 
-def blocking():
-    time.sleep(1.0)
-
-
-@pytest.mark.parametrize(("what", "lines"), [(blocking, 1), (time.sleep, 0)], ids=["here", "elsewhere"])
-def test_only_what_the_loop_runs_is_blamed_and_not_the_file_that_runs_the_loop(what, lines):
+def test_code_that_started_the_loop_is_not_blamed():
     watch = Watch(__file__)
 
     async def run():
         with watch.running():
-            asyncio.get_running_loop().call_soon(what, *([] if what is blocking else [1.0]))
+            asyncio.get_running_loop().call_soon(time.sleep, 1.0)
             await asyncio.sleep(0.01)
 
     asyncio.run(run())
-    assert len(watch.places) == lines
+    assert not watch.places

@@ -118,9 +118,6 @@ class Countdown(Puzzle):
 
     compact = render
 
-    def key(self) -> tuple[int]:
-        return (self.left,)
-
 
 class Replica:
     """Would start servers."""

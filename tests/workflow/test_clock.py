@@ -15,20 +15,6 @@ async def wait(seconds):
         await asyncio.sleep(seconds)
 
 
-def test_an_act_whose_caller_is_cancelled_is_cancelled_with_it():
-    async def main():
-        clock = Clock(60)
-        act = start(asyncio.sleep(60), clock)
-        caller = asyncio.ensure_future(ended(act, clock))
-        await asyncio.sleep(0)
-        caller.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await caller
-        assert act.cancelled()
-
-    asyncio.run(main())
-
-
 async def hold(seconds):
     with held():
         await asyncio.sleep(seconds)
@@ -60,11 +46,11 @@ async def away():
 @pytest.mark.parametrize(
     ("work", "session", "act", "in_time"),
     [
-        # While engines take no requests, both clocks stand still; then each has only the time that was left.
+        # While engines accept no requests, both clocks stop. Later each clock has only its remaining time.
         (lambda: hold(0.6), 0.3, 0.3, (True, True)),
         (away, 60, 0.05, (True, False)),
         (away, 0.05, 60, (False, False)),
-        # A session has the time in which its acts wait for tools.
+        # The time in which acts wait for tools counts for the session.
         (lambda: wait(0.15), 0.05, 0.05, (False, False)),
     ],
 )
@@ -74,7 +60,7 @@ def test_the_clocks_of_an_act_and_its_session_stand_still_for_what_is_not_their_
 
 def test_a_clock_continues_with_the_time_that_it_was_stopped_at_and_is_looked_at_seldom_meanwhile(monkeypatch):
     clock = Clock(0.01)
-    with clock.stopped():
+    with uncounted(), held(), clock.stopped():  # there is no act outside of a session
         assert clock.next_look == STANDING_S
     assert clock.next_look <= 0.01
     now = 0.0
@@ -87,12 +73,3 @@ def test_a_clock_continues_with_the_time_that_it_was_stopped_at_and_is_looked_at
             with clock.stopped():
                 assert clock.left == left
         assert clock.left == left
-
-
-def test_outside_an_act_there_is_no_clock_to_stop():
-    async def main():
-        clock = Clock(0.05)
-        return await ended(start(wait(0.15), clock, session=True), clock)
-
-    asyncio.run(wait(0))
-    assert not asyncio.run(main()), "nor is that of a session"

@@ -77,7 +77,7 @@ def test_ten_thousand_values_are_parsed_back_or_refused(name):
             continue
         carried += 1
         assert codec.parse(f"I think so.\n{text}\nDone.") == value if name != "json" else codec.parse(text) == value
-    assert carried > 5_000
+    assert carried > 5_000 and len(codec.prompt()) > 20
 
 
 @pytest.mark.parametrize("name", CODECS)
@@ -93,7 +93,7 @@ def test_two_different_answers_are_malformed_and_the_same_one_twice_is_not(name)
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_text_in_the_thinking_is_not_an_answer(name):
+def test_text_in_a_thought_is_not_an_answer(name):
     codec = CODECS[name]
     value = value_for(name, random.Random(0)) if name in ("choice", "actions", "json", "letters") else "plain"
     text = codec.render(value)
@@ -116,7 +116,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize(("codec", "text"), [(codec, text) for codec, texts in MALFORMED.items() for text in texts])
-def test_what_cannot_be_read_is_malformed(codec, text):
+def test_unreadable_text_is_malformed(codec, text):
     assert isinstance(codec.parse(text), Malformed)
 
 
@@ -124,12 +124,12 @@ LONG = {Boxed(): ("\\boxed{1}", "\\boxed{{", "{}"), Tag(): ("<answer>1</answer>"
 
 
 @pytest.mark.parametrize(("codec", "piece"), [(codec, piece) for codec, pieces in LONG.items() for piece in pieces])
-def test_ten_megabytes_are_read_in_one_pass(codec, piece):
+def test_two_megabytes_are_read_in_one_pass(codec, piece):
     """Replies are read in the event loop that all sessions share."""
-    text = piece * (10_000_000 // len(piece))
+    text = piece * (2_000_000 // len(piece))
     started = time.process_time()
     value = codec.parse(text)
-    # A pass takes about a second; copying the rest for each piece takes minutes.
+    # A pass takes a fraction of a second; copying the rest for each piece takes minutes.
     assert time.process_time() - started < 10
     assert value == "1" if "1" in piece else isinstance(value, Malformed)
 
@@ -148,6 +148,9 @@ def test_json_is_neither_deep_nor_infinite_and_its_keys_have_their_types(keys, t
     assert JsonBlock().parse('{"a": 1e99}') == {"a": 1e99}
 
 
+CELLS = ActionList(re.compile("[a-d][1-4]"), tag=None, help="a letter and a digit")
+
+
 @pytest.mark.parametrize(
     ("codec", "text", "value"),
     [
@@ -155,25 +158,16 @@ def test_json_is_neither_deep_nor_infinite_and_its_keys_have_their_types(keys, t
         (MOVES, '<actions>["UP", "left"]</actions>', ["up", "left"]),
         (Letters("abcdefgh", 3, "message"), "So: <message>C, e, f</message>", "cef"),
         (LETTERS, " cef ", "cef"),
+        (CELLS, "a1, [b2]c3\n", ["a1", "b2", "c3"]),
     ],
 )
 def test_boxes_hold_braces_actions_come_as_a_python_list_and_letters_in_any_case(codec, text, value):
     assert codec.parse(text) == value
-
-
-def test_actions_may_be_a_pattern_and_the_whole_reply():
-    cells = ActionList(re.compile("[a-d][1-4]"), tag=None, help="a letter and a digit")
-    assert cells.parse("a1, [b2]c3\n") == ["a1", "b2", "c3"]
-    assert cells.render(["a1", "b2"]) == "a1b2"
-    assert isinstance(cells.parse("a1 A1"), Malformed), "a pattern has its own case"
-    assert "a letter and a digit" in cells.prompt()
+    assert CELLS.render(["a1", "b2"]) == "a1b2" and "a letter and a digit" in CELLS.prompt()
+    assert isinstance(CELLS.parse("a1 A1"), Malformed), "a pattern has its own case"
 
 
 @pytest.mark.parametrize("actions", [("up", "UP"), ("go up",), re.compile("[UD]")])
 def test_ambiguous_actions_and_a_pattern_without_help_are_refused(actions):
     with pytest.raises(DataError):
         ActionList(actions)
-
-
-def test_the_prompt_says_how_to_answer():
-    assert all(len(codec.prompt()) > 20 for codec in CODECS.values())

@@ -36,13 +36,6 @@ def test_agents_whose_folders_or_metrics_would_be_one_are_refused(agents, says):
         members_of(agents, {}, {})
 
 
-def test_extra_sampling_settings_are_passed_on_unchanged():
-    agent = {"sampling": {"temperature": 1, "extra": {"min_tokens": 2}}, "validation_sampling": {"extra": {"best": 1}}}
-    trained, validated = Task([]), Task([], validate=True)
-    assert member(agent).sampling(trained, {"top_p": 0.5}) == {"temperature": 1.0, "min_tokens": 2, "top_p": 0.5}
-    assert member(agent).sampling(validated, {}) == {"min_tokens": 2, "best": 1}
-
-
 @pytest.mark.parametrize("setting", [{"repetition_penalty": 1.1}, {"json_schema": "{}"}, {"structured_outputs": {}}])
 def test_a_penalty_or_a_grammar_is_refused_only_for_an_agent_that_trains(setting):
     sampling = {"extra": setting}
@@ -114,7 +107,7 @@ def test_agents_of_one_policy_have_nothing_to_exchange_and_unknown_policies_are_
     mas = load({"agents": {"first": {"policy": "x"}, "second": {"policy": "y"}}})
     unknown = members_of(NAMES, mas.agents, mas.policies, SwapSpec(["first", "second"]))
     assert unknown["first"].policies == ("x", "y")
-    # They may differ in their optimiser.
+    # Exchanged policies may differ in their optimiser.
     assert at([3], swapping(b={"overrides": {"actor": {"optim": {"lr": 1e-5}}}})) == ["bac"]
 
 

@@ -41,11 +41,8 @@ def scores(rows, spec):
 def test_the_preset_weighs_the_parts_of_a_rows_score(spec, expected):
     assert scores(SESSION, spec) == pytest.approx(expected)
     assert scores([], spec) == []
-
-
-def test_penalties_that_land_on_one_row_add_up():
-    acts = [Earned("solver", team=1.0, penalty=0.1), Earned("solver", team=1.0, penalty=0.2)]
-    assert scores(acts, RewardSpec(penalty_on="agent")) == pytest.approx([0.7, 0.7])
+    twice = [Earned("solver", team=1.0, penalty=0.1), Earned("solver", team=1.0, penalty=0.2)]
+    assert scores(twice, RewardSpec(penalty_on="agent")) == pytest.approx([0.7, 0.7]), "penalties add up"
 
 
 def test_verdicts_in_info_are_refused():

@@ -75,15 +75,17 @@ def test_a_clock_that_is_set_back_makes_no_time_negative(run, monkeypatch):
 
 
 def test_sampling_goes_from_agent_to_act_and_validation_keeps_its_own_decoding(run):
-    agents = {"a": AgentSpec(sampling={"temperature": 1.2, "stop": ["."]}, validation_sampling={"top_p": 0.9})}
+    sampling = {"temperature": 1.2, "stop": ["."], "extra": {"min_tokens": 2}}
+    agents = {"a": AgentSpec(sampling=sampling, validation_sampling={"top_p": 0.9, "extra": {"best_of": 1}})}
     llm = ScriptedLLM("x")
     for task in (Task(QUESTION), VALIDATION, Task(QUESTION, greedy=True)):
         run(Pair, llm, agents=agents, task=task)
     trained, overridden, validated, greedy = (llm.requests[i].sampling for i in (0, 2, 3, 8))
-    assert trained == {"temperature": 1.2, "stop": ["."]}
-    assert overridden == {"temperature": 0.5, "stop": ["."]}
-    assert validated == {"stop": ["."], "top_p": 0.9}
-    assert greedy == {"stop": ["."]}
+    always = {"stop": ["."], "min_tokens": 2}
+    assert trained == {"temperature": 1.2, **always}
+    assert overridden == {"temperature": 0.5, **always}
+    assert validated == {"top_p": 0.9, "best_of": 1, **always}
+    assert greedy == always
 
 
 def contents(request):
@@ -102,14 +104,14 @@ def test_the_system_prompt_of_the_config_replaces_the_workflows(run):
     llm = ScriptedLLM("x")
     run(talk, llm)
     run(talk, llm, agents={"a": AgentSpec(system_prompt="new")})
-    # The opening messages of a conversation follow it.
+    # The opening messages of a conversation follow the system prompt.
     assert [contents(request) for request in llm.requests] == [["S", "rules", "hi"], ["new", "rules", "hi"]]
 
 
 def test_branches_share_a_prompt_and_a_turn_and_the_best_is_committed(run):
     done = run(branching, ScriptedLLM({"a": ["1", "3", "2", "3"], "b": lambda r, _: r.messages[0]["content"]}))
     candidates = done.session.replies[:4]
-    # Committed is the first of equals.
+    # The first of two equal candidates is committed.
     assert acts(candidates, "branch", "turn", "committed") == [(n, 0, n == 1) for n in range(4)]
     assert len({tuple(r.generation.prompt_ids) for r in candidates}) == 1
     assert done.session.answer == "3"
@@ -152,23 +154,6 @@ def test_a_commit_of_unscored_candidates_says_what_to_do(run):
     assert done.failed and "set reply.reward" in done.faults[-1].cause
     rows = run(lazy, ScriptedLLM("x"), branch=BranchSpec(commit="first")).session.rows()
     assert [row.reward.team for row in rows] == [0.25, 0.75]
-
-
-def test_a_conversation_is_one_row_and_its_observations_are_masked(run):
-    async def talks(task, team):
-        talk = team.a.conversation(system="S")
-        await talk.act("hi")
-        reply = await talk.act("more")
-        return Outcome(answer=reply, reward=1.0)
-
-    done = run(talks, ScriptedLLM({"a": ["one", "two"]}))
-    (row,) = done.session.rows()
-    data = row.generation
-    assert bytes(data.prompt_ids) == b"<system>S<user>hi<assistant>"
-    assert bytes(data.response_ids) == b"one<user>more<assistant>two"
-    assert data.response_mask == [1] * 3 + [0] * 21 + [1] * 3
-    assert [r.turn for r in row.replies] == [0, 1] and row.first.turn == 0
-    assert [m["role"] for m in done.session.replies[1].messages] == ["system", "user", "assistant", "user"]
 
 
 def test_two_acts_of_one_conversation_at_once_fail_the_session(run):
@@ -282,15 +267,6 @@ def test_an_error_of_the_workflow_is_data_with_its_cause(run):
     assert [r.agent for r in done.session.replies] == ["a"]
 
 
-def test_a_workflow_without_an_outcome_is_an_error_and_its_record_has_none(run):
-    async def forgetful(task, team):
-        pass
-
-    done = run(forgetful, ScriptedLLM("x"), faults=FaultSpec(retries=0))
-    assert done.faults[0].kind is FaultKind.WORKFLOW and "return Outcome(answer=reply)" in done.faults[0].cause
-    assert done.session.answer is None and done.session.reported == {}
-
-
 def test_a_workflow_that_never_stops_is_ended(run):
     async def endless(task, team):
         while True:
@@ -319,12 +295,13 @@ def test_a_session_ends_although_its_workflow_swallows_the_cancellation(run, mon
 
 
 def test_an_abandoned_act_is_cancelled_at_the_engine(run):
-    llm = ScriptedLLM("x", latency=lambda rng: 5.0)
-    failing = ScriptedLLM("x", fault=lambda r: RuntimeError("no"))
+    llm = ScriptedLLM("x", latency=5.0)
 
     class Mixed:
         async def generate(self, request, n=1):
-            return await (failing if request.agent == "a" else llm).generate(request, n)
+            if request.agent == "a":
+                raise RuntimeError("no")
+            return await llm.generate(request, n)
 
     done = run(Abandoning, Mixed(), faults=FaultSpec(retries=0))
     assert done.failed and llm.cancelled == 2 and llm.in_flight == 0

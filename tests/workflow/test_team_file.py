@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import fields, is_dataclass
-from typing import get_type_hints
-
 import pytest
 import yaml
 
 from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
-from verl_mas.config.values import load_dataclass
 from verl_mas.errors import ConfigError
-from verl_mas.workflow.base import WORKFLOWS
-from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy, asks, describe, read_team
+from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy, describe, read_team
 
 TEAM = ["+mas=solver_verifier", "actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.model.path=Some/Model"]
 
@@ -127,67 +121,8 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path, content):
         read_team(tmp_path)
 
 
-# Arguments that can name a file, a module, a command or an address: a team of somebody else is asked for them.
-ASKED = {
-    *("Execution.packages", "Execution.url", "ReferredProgram.command", "ReferredProgram.function"),
-    *("Program.pass_env", "ReferredProgram.python", "ReferredProgram.preload"),
-    *("Rated.settings", "LeaderWorkers.retriever", "FoldingRules.instruction"),
-    *("Searching.retriever", "Verifiers.taskset", "Verifiers.options"),
-    *("Verifiers.environment", "Verifiers.python", "Verifiers.folder"),
-}
-
-
-def arguments_with_texts(kind):
-    """Yield arguments that can be strings, named by the class that declares them."""
-    hints = get_type_hints(kind)
-    for item in fields(kind):
-        if is_dataclass(hints[item.name]):
-            yield from arguments_with_texts(hints[item.name])
-        elif set(re.findall(r"\bstr\b|Any|object|Mapping", str(hints[item.name]))):
-            [*_, owner] = (base for base in kind.__mro__ if item.name in vars(base).get("__annotations__", {}))
-            yield f"{owner.__name__}.{item.name}", item.name in getattr(kind, "safe_arguments", {})
-
-
-def test_every_argument_of_a_shipped_workflow_is_declared_as_data_or_asked_for():
-    declared = {place: safe for name in WORKFLOWS for place, safe in arguments_with_texts(WORKFLOWS[name])}
-    assert {place for place, safe in declared.items() if not safe} == ASKED
-
-
-@pytest.mark.parametrize(
-    ("args", "asked"),
-    [
-        ({"name": "world", "args": {"world": "evil.py:Evil"}}, "world: evil.py:Evil"),
-        ({"name": "world", "args": {"world": "pettingzoo/evil:make"}}, "world: pettingzoo/evil:make"),
-        ({"name": "world", "args": {"world": "pettingzoo/a", "options": {"describe": "evil:f"}}}, "options: evil:f"),
-        ({"name": "coder_tester", "args": {"execution": {"packages": ["evil"]}}}, "execution.packages: evil"),
-        ({"name": "coder_tester", "args": {"execution": {"executor": "evil:make"}}}, "execution.executor: evil:make"),
-        ({"name": "rated", "args": {"of": "world", "settings": {"world": "evil.py:E"}}}, "settings.world: evil.py:E"),
-        ({"name": "search_team", "args": {"retriever": "http://evil/r"}}, "retriever: http://evil/r"),
-        ({"name": "unknown", "args": {"anything": ["evil"]}}, "anything: evil"),
-        ({"name": "solver_verifier", "args": {"score": "math", "max_rounds": 3, "form": "box"}}, None),
-        ({"name": "world", "args": {"world": "open_spiel/kuhn_poker(players=3)", "options": {"seed": 3}}}, None),
-        ({"name": "coder_tester", "args": {"execution": {"executor": "contained", "cpu_s": 1.0}}}, None),
-    ],
-)
-def test_what_an_argument_would_load_or_send_is_asked_for(args, asked):
-    team = load_dataclass(TeamFile, {"format": 1, "workflow": args, "agents": {"a": {}}, "policies": {"main": {}}}, "x")
-    assert list(asks(team)) == ([f"workflow.args.{asked}"] if asked else [])
-
-
-def test_addresses_are_asked_for(adapters):
-    assert {one.partition(": ")[0] for one in asks(adapters)} == {
-        *("mcp.files.url", "mcp.program.command", "mcp.program.pass_env"),
-        *("policies.judge.remote.base_url", "policies.judge.remote.api_key_env"),
-    }
-
-
-def test_a_program_is_found_from_another_folder_and_is_not_run_without_trust(tmp_path, monkeypatch):
+def test_a_program_is_found_from_another_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "team.py").touch()
     team = described("+mas=program", "++mas.workflow.args={function: 'team.py:team', python: python3}")
     assert team.workflow.args == {"function": f"{tmp_path}/team.py:team", "python": "python3"}
-    assert list(asks(team)) == [
-        f"workflow.args.function: {tmp_path}/team.py:team",
-        "workflow.args.python: python3",
-    ]
-    assert "workflow.args.command: " in next(asks(described("+mas=program", "++mas.workflow.args.command=[sh,-c,x]")))

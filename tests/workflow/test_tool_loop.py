@@ -13,7 +13,6 @@ from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, RewardSpec
 from verl_mas.errors import EngineLost, FaultKind, SessionFault
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow import Outcome, Task
-from verl_mas.workflow.rewards import Score
 from verl_mas.workflow.tool_loop import ToolLimits
 from verl_mas.workflow.tool_sources import tools_of
 from verl_mas.workflow.tools import Tool, ToolResult
@@ -92,7 +91,7 @@ def test_an_agent_calls_methods_of_the_sessions_environment_until_it_is_done(run
     assert red == {"role": "tool", "tool_call_id": "call_0", "content": "red is on"}
     assert reply.message == {"role": "assistant", "content": "Done."} == reply.steps[-1]
     assert "3 calls" in repr(reply)
-    # One row: what the tools returned is masked, and each request has what came before.
+    # The act is one row, in which results of tools are masked. Each request has all earlier messages.
     (row,) = session.rows()
     masked, text = sampled(row.generation, mask=0), sampled(row.generation)
     assert "red is on" in masked and "Done." not in masked
@@ -109,7 +108,7 @@ async def never():
 
 def sleeps():
     """Blocks."""
-    time.sleep(0.5)
+    time.sleep(0.8)
 
 
 def strange():
@@ -132,21 +131,22 @@ def paid(x: int):
     [
         (("fails", {}), "Error executing tool 'fails': no"),
         (("fails", {"text": ""}), "Error executing tool 'fails': ValueError"),
-        (("fails", {"y": 1}), "Error executing tool 'fails': fails() got an unexpected keyword argument 'y'"),
         (("fails", "{"), "Invalid JSON in arguments for 'fails': Expecting property name"),
         (("fails", "[1]"), "Invalid arguments for 'fails': they are not a JSON object"),
         (("fails", '{"text": ' * 100 + "1" + "}" * 100), "Invalid arguments for 'fails'"),
         (("nope", {}), "Unknown function 'nope'. Available tools: ['fails'"),
-        (("never", {}), "Error executing tool 'never': it took more than 0.1 s"),
-        (("sleeps", {}), "Error executing tool 'sleeps': it took more than 0.1 s"),
+        (("never", {}), "Error executing tool 'never': it took more than 0.6 s"),
+        (("sleeps", {}), "Error executing tool 'sleeps': it took more than 0.6 s"),
         (("strange", {}), "Error executing tool 'strange': it returned object, which is neither a text nor JSON"),
         (("leaves", {}), "Error executing tool 'leaves': 3"),
         (("paid", {"x": 1}), "Error executing tool 'paid': the reward of a tool is nan"),
     ],
 )
-def test_what_is_wrong_with_a_call_is_its_result(run, called, error):
+def test_the_error_of_a_call_is_its_result(run, called, error):
     tools = [fails, never, sleeps, strange, leaves, paid]
-    _, reply, llm = acting(run, [calls(called), "sorry"], tools, spec=AgentSpec(tool_timeout_s=0.1))
+    # The time of tools does not count for the act.
+    settings = {"spec": AgentSpec(tool_timeout_s=0.6), "faults": FaultSpec(retries=0, act_timeout_s=0.5)}
+    _, reply, llm = acting(run, [calls(called), "sorry"], tools, **settings)
     (call,) = reply.tool_calls
     assert call.error.startswith(error) and call.result is None
     assert llm.requests[1].messages[-1]["content"] == call.error and reply.text == "sorry"
@@ -165,20 +165,6 @@ def test_results_are_texts_json_and_numbers_of_numpy_and_are_cut(run):
     assert [call.result for call in reply.tool_calls] == texts
     cut = {side: ToolLimits(result_chars=3, truncate_side=side).cut("abcdef") for side in ("left", "right", "middle")}
     assert cut == {"left": "(truncated)...def", "right": "abc...(truncated)", "middle": "a...(truncated)...f"}
-
-
-def test_a_tool_that_blocks_does_not_block_the_loop_and_its_time_is_not_that_of_the_act(run):
-    beats = []
-
-    async def beating(task, team):
-        act = asyncio.ensure_future(team.a.act("q", tools=[sleeps]))
-        while not act.done():
-            await asyncio.sleep(0.01)
-            beats.append(act)
-        return Outcome(answer=act.result(), reward=0.0)
-
-    acting(run, [calls(("sleeps", {})), "x"], play=beating, faults=FaultSpec(retries=0, act_timeout_s=0.2))
-    assert len(beats) > 10
 
 
 def test_functions_are_called_in_order_and_other_tools_at_the_same_time(run):
@@ -201,7 +187,7 @@ def test_functions_are_called_in_order_and_other_tools_at_the_same_time(run):
     assert events == ["other", "slow", "fast"]
 
 
-def test_what_a_model_writes_can_be_recorded_and_sent_again(run):
+def test_any_text_of_a_model_can_be_recorded_and_sent_again(run):
     script = calls(("fails", '{"text": "\\ud800"}'), ("\ud800", "\ud800"))
     _, reply, _ = acting(run, [script, "x"], [fails])
     json.dumps([reply.steps, [call.arguments for call in reply.tool_calls]], ensure_ascii=False).encode()
@@ -235,7 +221,7 @@ def test_calls_beyond_the_limits_are_answered_or_left_out(run):
     panel.pressed.clear()
     acting(run, [calls(("press", {"button": "a"})), three, "x"], [panel.press], spec=AgentSpec(max_tool_calls=2))
     assert panel.pressed == ["a", "a"]
-    # verl leaves out what is beyond max_parallel_calls: neither the call nor an answer is in the messages.
+    # As in verl, messages contain neither calls beyond max_parallel_calls nor answers to them.
     _, reply, llm = acting(run, [three, "x"], [panel.press], limits=ToolLimits(parallel_calls=1))
     assert roles(reply.steps) == "assistant tool assistant"
     assert len(reply.steps[0]["tool_calls"]) == 1 and len(reply.tool_calls) == 3
@@ -271,16 +257,6 @@ def test_the_rewards_of_tools_are_added_to_the_acts_own(run):
     session, reply, _ = acting(run, script, play=graded, reward=RewardSpec(local=2.0))
     assert (reply.reward, reply.tool_reward, reply.local_reward) == (10.0, 0.75, 10.75)
     assert session.rows()[0].reward.score == 1.0 + 2 * 10.75
-
-    # Without a reward of its own the answer is left to the reward function.
-    async def answers(task, team):
-        return Outcome(answer=await team.a.act("q", tools=[grade]))
-
-    async def score(session):
-        return Score(1.0)
-
-    session, _, _ = acting(run, script, play=answers, score=score)
-    assert session.rows()[0].reward.score == 1.75
 
 
 def test_tools_of_the_configuration_and_of_the_act_are_used_together(run):

@@ -1,4 +1,4 @@
-"""What the tests of teams that search share."""
+"""Fixtures of the tests of search teams."""
 
 from __future__ import annotations
 

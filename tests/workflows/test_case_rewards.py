@@ -22,18 +22,13 @@ TELLS, USELESS = Stdio("5", "6"), Stdio("1", "2")
 HARMLESS, HARMFUL = Stdio("5", "7"), Stdio("5", "10")
 
 
-def scores(reward, tests, attempts=(), golden: str | None = GOLDEN) -> list[CaseScore]:
-    problem = Problem([Stdio("1", "2"), Stdio("3", "4")], golden=golden)
+def scores(reward, tests, attempts=()) -> list[CaseScore]:
+    problem = Problem([Stdio("1", "2"), Stdio("3", "4")])
     return asyncio.run(reward(Runner.of(problem.text(), Execution(executor=NAME)), tests, attempts))
 
 
-def test_at_grpo_compares_with_the_golden_program():
-    found = scores(at_grpo, [TELLS, HARMLESS, Stdio("five", "6"), None])
-    assert [(score.reward, score.right) for score in found] == [(1.0, True), (0.2, False), (0.0, False), (0.0, False)]
-
-
 def test_at_grpo_says_nothing_without_a_golden_program():
-    assert scores(at_grpo, [TELLS, None], golden=None) == [CaseScore(None, None)] * 2
+    assert scores(at_grpo, [TELLS, None]) == [CaseScore(None, None)] * 2
 
 
 @pytest.mark.parametrize(
@@ -46,7 +41,7 @@ def test_at_grpo_says_nothing_without_a_golden_program():
     ],
 )
 def test_cure_pays_for_wrong_programs_that_fail_and_charges_for_those_that_pass(attempts, expected):
-    found = scores(cure, [TELLS, USELESS, HARMLESS, HARMFUL, None], attempts, golden=None)
+    found = scores(cure, [TELLS, USELESS, HARMLESS, HARMFUL, None], attempts)
     assert [score.reward for score in found] == pytest.approx(expected)
     assert [score.right for score in found] == [True, True, False, False, False]
     assert all(score.trained for score in found)
@@ -54,5 +49,5 @@ def test_cure_pays_for_wrong_programs_that_fail_and_charges_for_those_that_pass(
 
 @pytest.mark.parametrize("attempts", [[DOUBLES, ZERO], [NONE]])
 def test_cure_knows_nothing_without_a_right_program(attempts):
-    found = scores(cure, [TELLS, None], attempts, golden=None)
+    found = scores(cure, [TELLS, None], attempts)
     assert found == [CaseScore(0.0, None, trained=False), CaseScore(-1.2, None, trained=False)]

@@ -17,7 +17,7 @@ from verl_mas.workflows.coder_tester import CoderTester
 
 SUM = "print(sum(map(int, input().split())))"
 PRODUCT = "a, b = map(int, input().split())\nprint(a * b)"
-# Right where the numbers are not negative.
+# Right unless a number is negative.
 POSITIVE = "print(sum(abs(int(x)) for x in input().split()))"
 HANGS, CRASHES, NONSENSE = "while True: pass", "print(1 // 0)", "print("
 TESTS = (Stdio("2 2\n", "4\n"), Stdio("1 2\n", "3\n"), Stdio("-1 5\n", "4\n"), Stdio("0 0\n", "0\n"))
@@ -91,7 +91,6 @@ def test_a_program_that_fails_on_the_test_is_no_agreement_and_both_read_the_erro
     [
         (code(SUM), 1.0),
         (code(POSITIVE), 0.1 + 0.1 + 0.8 * 0.75),
-        (code(CRASHES), 0.1),
         (code(HANGS), 0.1),
         (code(NONSENSE), 0.0),
         ("no program", 0.0),
@@ -107,11 +106,9 @@ def test_a_coder_is_paid_for_what_compiles_ends_and_passes(program, rewards):
     ("test", "reward"),
     [
         (case(*RIGHT), 1.0),
-        (case("1 4", "5.0"), 1.0),
         (case(*WRONG), 0.2),
         (case("two", "2"), 0.0),
         ("<input>1 4</input>", 0.0),
-        ("assert f(1, 4) == 5", 0.0),
         (case(*RIGHT) + case(*WRONG), 0.0),
     ],
 )
@@ -148,7 +145,7 @@ def test_equal_programs_and_inputs_run_once():
     executor = IN_PROCESS.open()
     executor.ran.clear()
     play(code(SUM), case("7 7", "14"), k=4, max_turns=1)
-    # The first example beside the hidden tests, the golden program on the test, and the program on the test.
+    # The program runs on the first example, the hidden tests and the written test; the golden program on the latter.
     assert len(executor.ran) == 1 + len(TESTS) + 1 + 1
 
 
@@ -187,6 +184,8 @@ def test_training_without_a_golden_program_is_refused_before_any_agent_acts():
 @pytest.mark.parametrize("more", [{"tester_reward": "cure"}, {"reward": "sparse"}, {"validate": True}])
 def test_a_golden_program_is_needed_only_where_agreement_with_it_is_paid(more):
     assert play(code(SUM), case(*RIGHT), problem=Problem(TESTS), **more)[0].info["acc"] == 1.0
+    with pytest.raises(ConfigError, match="pays no single test"):
+        CoderTester(reward="sparse", tester_reward="cure")
 
 
 def test_sparse_pays_only_for_a_program_that_passes_all_hidden_tests():
@@ -194,23 +193,6 @@ def test_sparse_pays_only_for_a_program_that_passes_all_hidden_tests():
     assert [(reply.reward, reply.team_reward) for reply in acts_of(session, "coder")] == [(0.0, 1.0), (0.0, 0.0)]
     assert {(reply.reward, reply.team_reward) for reply in acts_of(session, "tester")} == {(0.0, 1.0)}
     assert play(code(POSITIVE), case(*RIGHT), reward="sparse")[0].team_reward == 0.0
-
-
-def test_sparse_and_a_reward_for_tests_are_refused_together():
-    with pytest.raises(ConfigError, match="pays no single test"):
-        CoderTester(reward="sparse", tester_reward="cure")
-
-
-def test_cure_pays_for_telling_right_programs_from_wrong_ones():
-    session, _ = play(
-        choose(code(SUM), code(POSITIVE), code(PRODUCT), "?"),
-        choose(case("-1 4", "3"), case("2 2", "4"), case("-1 4", "5"), "?"),
-        k=4,
-        max_turns=1,
-        tester_reward="cure",
-    )
-    assert [reply.reward for reply in acts_of(session, "tester")] == pytest.approx([1.0, 1 / 3, -1 / 3, -1.2])
-    assert session.info["tests_right"] == 0.5
 
 
 def test_cure_without_a_right_program_leaves_the_tests_out_of_training():

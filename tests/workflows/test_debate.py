@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 pytest.importorskip("math_verify")
@@ -11,7 +9,6 @@ pytest.importorskip("math_verify")
 from scripted_sessions import box, play, prompts_of
 
 from verl_mas.errors import ConfigError
-from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflows.debate import Debate
 
 
@@ -22,28 +19,6 @@ def test_from_the_second_round_on_a_debater_reads_its_own_last_answer_and_those_
         others = [f"debater_{other} says 2" for other in range(3) if other != int(request.agent[-1])]
         assert f"Your earlier solution:\n{request.agent} says 2" in prompt and "says 1" not in prompt
         assert [prompt.index(text) for text in others] == sorted(prompt.index(text) for text in others)
-
-
-class Slow(ScriptedLLM):
-    """Some debaters answer late, so that the order of the answers differs from that of the questions."""
-
-    def __init__(self, seconds):
-        super().__init__(lambda request, _: f"{request.agent}: \\boxed{{0.5}}")
-        self.seconds = seconds
-
-    async def generate(self, request, n=1):
-        await asyncio.sleep(self.seconds[request.agent])
-        return await super().generate(request, n)
-
-
-@pytest.mark.parametrize("seconds", [(0.02, 0.01, 0.0), (0.0, 0.02, 0.01)])
-def test_the_turns_and_prompts_do_not_depend_on_who_answers_first(seconds):
-    def acts(llm):
-        return {(r.agent, r.turn, r.instance): r.messages[-1]["content"] for r in play(Debate(), llm)[0].replies}
-
-    late = acts(Slow({f"debater_{number}": wait for number, wait in enumerate(seconds)}))
-    assert late.keys() == {(f"debater_{number}", turn, 0) for number in range(3) for turn in range(2)}
-    assert late == acts(ScriptedLLM(lambda request, _: f"{request.agent}: \\boxed{{0.5}}"))
 
 
 @pytest.mark.parametrize(

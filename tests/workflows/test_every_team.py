@@ -75,7 +75,7 @@ SHIPPED = [name for name in WORKFLOWS if find(name).__module__.startswith("verl_
 
 
 def test_every_team_is_here():
-    # A program is that of its user: tests/gateway. Environments of verifiers: tests/environment/worlds/hubs.
+    # Programs are tested in tests/gateway, and environments of verifiers in tests/environment/worlds/hubs.
     assert {name for name, *_ in TEAMS} == set(SHIPPED) - {"program", "verifiers"}
 
 
@@ -89,7 +89,7 @@ def test_no_reply_breaks_it(index, name, arguments, replies):
     assert json.dumps(report.cases[0].info)
 
 
-# A world gives its rewards itself.
+# A world needs no ground truth for its rewards.
 WITHOUT = ("single", "folded", "world", "world_exploitability")
 GRADED = [team[:2] for team in TEAMS if team[0] not in WITHOUT and team[:2] != ("ensemble", RUNS)]
 
@@ -98,7 +98,7 @@ GRADED = [team[:2] for team in TEAMS if team[0] not in WITHOUT and team[:2] != (
 def test_without_a_ground_truth_no_agent_acts(index, name, arguments):
     arguments = arguments | ({"retriever": index} if "retriever" in arguments else {})
     llm = ScriptedLLM("no reply")
-    # Peers train without it.
+    # Peers need a ground truth only in validation.
     task = replace(Task.of("What is a half?"), validate=name == "peers")
     with pytest.raises(SessionFault, match=r"ground truth|accepted answer|code task"):
         run(resolve(WorkflowSpec(name, args=arguments)), task, llm, faults=FaultSpec(retries=0))

@@ -4,10 +4,9 @@ import asyncio
 
 import pytest
 
-from verl_mas.config.schema import FaultSpec
 from verl_mas.environment.retrieval.corpus import Passage
 from verl_mas.environment.retrieval.index import build
-from verl_mas.errors import ConfigError, DataError, SessionFault
+from verl_mas.errors import ConfigError, DataError
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow import Generation, Malformed, Task
 from verl_mas.workflow.run import run
@@ -90,12 +89,6 @@ def test_an_empty_report_is_malformed():
     assert "Report: none" in llm.requests[-1].messages[-1]["content"]
 
 
-def test_more_workers_than_a_session_has_acts_is_a_clear_error():
-    llm = ScriptedLLM({"leader": [TWO, BOX], "worker": "2"})
-    with pytest.raises(SessionFault, match=r"fix: spawn fewer, or raise mas\.faults\.max_acts"):
-        run(LeaderWorkers(), TASK, llm, faults=FaultSpec(retries=0, max_acts=2))
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -140,11 +133,3 @@ def test_workers_search_with_a_tool_of_their_own_and_the_leader_has_none(tmp_pat
     (call,) = session.replies[1].tool_calls
     assert call.result == "(1) Mars: Mars has two moons." and "Report: two" in str(llm.requests[-1].messages)
     assert [bool(request.tools) for request in llm.requests] == [False, True, True, False]
-
-
-def test_a_search_that_fails_is_no_error_of_the_team():
-    worker = calls(("search", {"query": "moons of Mars"}))
-    llm = ScriptedLLM({"leader": [TWO, BOX], "worker": worker})
-    workflow = LeaderWorkers(retriever="http://127.0.0.1:9/retrieve", retriever_timeout_s=0.1)
-    with pytest.raises(SessionFault, match="retriever: "):
-        run(workflow, TASK, llm, faults=FaultSpec(retries=0))

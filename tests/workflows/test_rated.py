@@ -1,4 +1,4 @@
-"""A team whose acts a rater rates."""
+"""A team with a rater, which rates the acts."""
 
 from __future__ import annotations
 

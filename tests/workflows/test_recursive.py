@@ -55,7 +55,7 @@ def test_at_the_last_depth_a_delegation_is_malformed_and_ends_the_copy():
 def test_a_copy_whose_budget_is_two_acts_answers():
     session, llm = play([TWO, BOX], BOX, max_acts=4)
     assert "No further subtask" in llm.requests[1].messages[0]["content"]
-    # The rest of the budget is for the answer.
+    # After the delegation, the rest of the budget is needed for the answer.
     assert "No further subtask" in llm.requests[-1].messages[-1]["content"] and len(session.replies) == 4
 
 

@@ -27,7 +27,7 @@ def test_each_agent_acts_once_on_what_the_one_before_it_found(index):
     assert [reply.agent for reply in session.replies] == ["rewriter", "reranker", "answerer"]
     _, listed, kept = prompts_of(llm)
     assert "(1) Brel: Brel was founded by Aiko." in listed and "Aiko was born in Tazor." in listed
-    # In the order of the reranker, and numbered again.
+    # The passages have the order of the reranker and new numbers.
     assert kept.index("(1) ") < kept.index("(2) Brel") and "(3)" not in kept
     assert session.team_reward == 1.0 and session.info == {"em": 1.0, "f1": 1.0}
 
@@ -44,7 +44,7 @@ def test_without_an_answer_there_is_no_reward(index):
 
 
 def by_fork(request, branch):
-    """Only the course whose answerer read both passages answers rightly."""
+    """Answer rightly only if the answerer read both passages."""
     return "<answer>Tazor</answer>" if "(2)" in request.messages[-1]["content"] else "<answer>Brel</answer>"
 
 

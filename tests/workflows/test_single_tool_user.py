@@ -12,8 +12,8 @@ from scripted_sessions import play as play_workflow
 from verl_mas.workflows.single_tool_user import SingleToolUser
 
 
-def play(replies, *, k=1, **args):
-    return play_workflow(SingleToolUser(execution=IN_PROCESS, **args), replies, k=k)
+def play(replies, **args):
+    return play_workflow(SingleToolUser(execution=IN_PROCESS, **args), replies)
 
 
 def test_the_first_answer_that_can_be_read_is_the_answer():
@@ -32,9 +32,3 @@ def test_after_a_failure_it_reads_its_program_and_the_error():
 def test_it_ends_after_the_last_turn():
     session, _ = play(python("while True: pass"), max_turns=2)
     assert session.info == {"acc": 0.0, "turns": 2} and session.answer is None
-
-
-def test_of_the_candidates_the_best_is_committed():
-    session, _ = play(lambda request, branch: python(f"print({branch} / 2)"), k=3)
-    assert [reply.committed for reply in session.replies] == [False, True, False]
-    assert [reply.team_reward for reply in session.replies] == [0.0, 1.0, 0.0]

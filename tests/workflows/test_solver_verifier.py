@@ -10,7 +10,6 @@ from scripted_sessions import APPROVE, REJECT, RIGHT, WRONG, prompts_of
 from scripted_sessions import play as play_workflow
 
 from verl_mas.config.schema import AgentSpec, FaultSpec
-from verl_mas.errors import ConfigError
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
 from verl_mas.workflow.run import run
@@ -110,8 +109,3 @@ def test_an_answer_that_cannot_be_checked_is_counted_and_a_verdict_on_it_is_not(
 def test_without_a_review_there_is_no_share_of_right_verdicts():
     session = play(RIGHT, APPROVE, max_rounds=1)
     assert session.info["reviews"] == 0 and "right_verdicts" not in session.info
-
-
-def test_a_reward_of_verdicts_needs_a_grader():
-    with pytest.raises(ConfigError, match=r"verdict_reward=0\.5 with score=verl"):
-        SolverVerifier(verdict_reward=0.5)

@@ -15,11 +15,11 @@ from referencing.exceptions import Unresolvable
 
 from verl_mas.config.registry import Registry
 from verl_mas.config.values import Hint, describe, problems
+from verl_mas.gateway.streaming import Usage
 from verl_mas.util.text import all_encodable
 from verl_mas.workflow.client import Message, ToolCall, as_call
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.reply import Reply
-from verl_mas.workflow.streaming import Usage
 from verl_mas.workflow.tools import Tool
 
 _REQUIRED = object()

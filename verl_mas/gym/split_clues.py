@@ -1,5 +1,5 @@
-"""Split clues: one of eight letters is right. Each agent's clues leave a few letters possible, and only the right
-letter is left by the clues of all agents."""
+"""Split clues: one of eight letters is right. Each agent's clues rule out some letters, and the clues of all agents
+together rule out every wrong letter."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Clues:
 
 
 def clues(split: str, parts: int = 2) -> Iterator[Clues]:
-    """Yield all tasks of a split. The union of the letters that the parts leave decides the split. So within each
-    split, every letter that a part leaves is the right letter equally often."""
+    """Yield all tasks of a split. All letters that are possible for at least one part decide the split. So within each
+    split, every letter that is possible for a part is the right letter equally often."""
     if parts not in RULED_OUT:
-        raise ConfigError(f"{parts} parts", rule=f"there are {', '.join(map(str, RULED_OUT))}", fix="use 2")
+        raise ConfigError(f"{parts} parts", rule="a task has 2, 3 or 4 parts", fix="use 2")
     alone = RULED_OUT[parts]
     for letters in itertools.combinations(LETTERS, 1 + parts * alone):
         if split_of("".join(letters)) != split:
@@ -228,7 +228,7 @@ def _scene(talk: Talk) -> list[str]:
     return lines
 
 
-# Factors of `noise`: for the share of answers that guess, and for the share of random letters in the messages read.
+# Factors of `noise`: for the share of guessed answers, and for the share of random letters in messages that are read.
 _ANSWERS, _LETTERS = 5 / 6, 1 / 2
 
 

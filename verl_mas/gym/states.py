@@ -12,9 +12,9 @@ from typing import Annotated, Generic, Literal, TypeVar
 
 from verl_mas.config.values import Range
 from verl_mas.errors import ConfigError
+from verl_mas.util.loops import together
 from verl_mas.workflow import Malformed, Outcome, Reply, Tag, Team, Workflow
 from verl_mas.workflow.codecs import checked
-from verl_mas.workflow.tasks import together
 from verl_mas.workflow.team import Prompt
 
 State = TypeVar("State")
@@ -26,12 +26,12 @@ class States(Workflow, Generic[State]):
     immutable."""
 
     continuations: Annotated[int, Range(0, 64)] = 0
-    """Continuations of each candidate to the end; its reward is their mean outcome. 0: a candidate that does not end
-    the session has the reward 0."""
+    """Number of continuations of each candidate to the end of the session. The candidate's reward is the mean of their
+    outcomes. 0: a candidate that does not end the session has the reward 0."""
 
     left_out: Annotated[int, Range(0, 64)] = 0
-    """Continuations of the session without a message, for each of its messages; the message's reward is the session's
-    reward minus their mean. 0: it has the session's reward."""
+    """Number of continuations without a message, per message of the session. The message's reward is the session's
+    reward minus the mean reward of these continuations. 0: the message gets the session's reward."""
 
     control: Literal["none", "all", "part"] = "none"
     """none: the team acts. all: the last agent acts alone, with the knowledge of all agents (the ceiling). part: the

@@ -35,7 +35,7 @@ W = TypeVar("W", bound=Workflow)
 
 
 def tiny(kind: type[W], **args: object) -> W:
-    """The workflow with prompts for a tiny model."""
+    """Make the workflow, with prompts for a tiny model."""
     return load_dataclass(kind, {"text": "compact", **args}, "mas.workflow.args")
 
 
@@ -104,7 +104,7 @@ class WarmUp:
     """Distinct lessons, each used `steps * batch / lessons` times on average."""
 
     texts: Count = 10_000
-    """Lessons that the tokenizer is trained on: the first `texts`."""
+    """Number of lessons on which the tokenizer is trained."""
 
     vocabulary: Count = 1024
     """The number of tokens of the tokenizer."""
@@ -126,15 +126,15 @@ class WarmUp:
             raise ConfigError(f"{PATH}.start={self.start}", rule=rule, fix="leave it out")
 
     def changed(self, given: Mapping[str, object]) -> WarmUp:
-        """The configuration with values from the command line."""
+        """Return the configuration with values from the command line."""
         if "start" in given and (own := {"hidden", "layers", "initial", "vocabulary", "texts"} & given.keys()):
-            rule = "a model that is trained further has its own"
+            rule = "a model that is trained further keeps its shape and tokenizer"
             raise ConfigError(f"{PATH}.{min(own)} with {PATH}.start", rule=rule, fix="leave it out")
         return load_dataclass(WarmUp, {**asdict(self), **given}, PATH)
 
 
 Progress = Callable[[int, float], None]  # called with the step and its loss
-TokenizedLesson = tuple[list[int], int]  # the tokens of a prompt and its reply, and how many of them are the reply's
+TokenizedLesson = tuple[list[int], int]  # tokens of a prompt and its reply, and the number of tokens of the reply
 
 
 def warm_up(folder: Path, lessons: Iterator[Lesson], config: WarmUp, progress: Progress) -> Path:
@@ -185,7 +185,7 @@ def tokenize(reader: Reader, lessons: list[Lesson]) -> list[TokenizedLesson]:
 
 
 def _marks(reader: Reader, image: Image | None) -> str:
-    """The text that a processor writes into a prompt for an image: a placeholder for each of its tokens."""
+    """Return the text that a processor writes into a prompt for an image: a placeholder per image token."""
     if image is None:
         return ""
     processor = reader.image_processor
@@ -218,7 +218,7 @@ def _train(
         chosen = torch.randint(len(lessons), (config.batch,), generator=order).tolist()
         mean_loss = loss(model, [lessons[place] for place in chosen], config.prompts, pixels(chosen))
         if not mean_loss.isfinite():
-            value, rule = f"the loss of step {step + 1} is {mean_loss.item()}", "a warm-up learns"
+            value, rule = f"the loss of step {step + 1} is {mean_loss.item()}", "the loss of a warm-up is finite"
             raise ConfigError(value, rule=rule, fix=f"lower {PATH}.learning_rate={config.learning_rate}")
         optimizer.zero_grad()
         mean_loss.backward()
@@ -292,7 +292,8 @@ class Generated(DataSet):
         check_noise(options.noise)
         for name, unset in self.unset.items() if options.noise is None else ():
             if getattr(options, name) != unset:
-                option, rule = f"--{name.replace('_', '-')}", "only with --noise a model is written, for which it is"
+                option = f"--{name.replace('_', '-')}"
+                rule = "it belongs to the model, which is written only with --noise"
                 raise ConfigError(
                     f"{option} without --noise", rule=rule, fix=f"add --noise 0.25, or leave out {option}"
                 )

@@ -32,14 +32,13 @@ from verl_mas.rollout.resumed_reply import ABORTED, keep, merged_versions, reply
 from verl_mas.rollout.team_client import TeamClient
 from verl_mas.rollout.tool_calls import read_calls, stopping
 from verl_mas.rollout.truncation import fit
-from verl_mas.util.loops import PerLoop
+from verl_mas.util.loops import PerLoop, together
 from verl_mas.util.text import characters
 from verl_mas.verl_.row import ABORTS, MIN_GLOBAL_STEPS, RESPONSE_MASK, VERSIONS
 from verl_mas.verl_.types import Fields, Tokenizer
 from verl_mas.workflow.client import Continuation, Generation, Message, Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.marks import marks_in, marks_of, without_marks
-from verl_mas.workflow.tasks import together
 
 Borrowed: TypeAlias = Callable[..., Any]
 # Counts in the extra fields of a reply. A row has their sums over its replies.

@@ -17,8 +17,7 @@ from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.session import Session, SessionResult
 
 PACKAGE = Path(__file__).parents[1]
-# Files that run the workflow, and generated code. The shipped workflows, which are in the package as well, do not
-# match.
+# Matches files that run a workflow, and generated code, but not the shipped workflows.
 MACHINERY = re.compile(
     rf"{PACKAGE}/(workflow/|gateway/|testing/|errors|config/registry)|{Path(contextlib.__file__).parent}/(?!.*-packages/)|<string>"
 )

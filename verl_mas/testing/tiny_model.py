@@ -118,18 +118,10 @@ def settings_of(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, he
 
 
 def _nearest_config(tokenizer: PreTrainedTokenizerFast, parameters: int, layers: int | None) -> Qwen2Config:
-    best = _config(tokenizer, 32, layers)
-    for width in (*range(36, 64, 4), *range(64, 8192, 64)):
-        config = _config(tokenizer, width, layers)
-        if abs(_count(config) - parameters) > abs(_count(best) - parameters):
-            break
-        best = config
-    return best
+    def distance(width: int) -> int:
+        # Count the weights of the matrices; biases and norms have few. An odd number of heads has as many of keys.
+        attention = 3 + max(2, width // 64) % 2
+        per_layer = (attention + 3 * 4) * width**2
+        return abs(len(tokenizer) * width + (layers or max(2, width // 64)) * per_layer - parameters)
 
-
-def _count(config: Qwen2Config) -> int:
-    import torch
-    from transformers import Qwen2ForCausalLM
-
-    with torch.device("meta"):
-        return Qwen2ForCausalLM(config).num_parameters()
+    return _config(tokenizer, min((*range(32, 64, 4), *range(64, 8192, 64)), key=distance), layers)

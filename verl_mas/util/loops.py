@@ -1,10 +1,10 @@
-"""Helpers for objects that one event loop after another uses, and for code without a loop."""
+"""Helpers for objects that one event loop after another uses, for code without a loop, and for parallel coroutines."""
 
 from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
@@ -35,3 +35,15 @@ def waited_for(work: Coroutine[object, object, T], seconds: float | None = None)
     `seconds`, also if a server keeps sending single bytes."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, asyncio.wait_for(work, seconds)).result()
+
+
+async def together(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+    """Return all results, or raise the first failure and cancel the rest."""
+    if len(calls) == 1:
+        return [await calls[0]()]
+    tasks = [asyncio.ensure_future(call()) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

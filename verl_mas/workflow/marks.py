@@ -16,7 +16,7 @@ from verl_mas.workflow.client import Message, Request
 
 T = TypeVar("T")
 TEXT = "text"
-# Characters per regex search, since a search blocks all other threads; and the length of the longest mark.
+# Characters per regex search, because a search blocks all other threads, and length of the longest mark.
 WINDOW, LONGEST = 1 << 16, 512
 BRACKETS = (("", ""), ("<", ">"), ("[", "]"))
 # Marks of turns of known model families. Tags within a turn, such as <think> and <tool_call>, are ordinary text.

@@ -18,8 +18,8 @@ PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 GRAMMARS = ("structured_outputs", "json_schema", "regex", "ebnf", "structural_tag")  # settings of vLLM and SGLang
 INSTANCE = re.compile(r"(.+)_\d+")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-# Names of TransferQueue's folder in a checkpoint: our name, and verl's name. The queue is saved under our name, because
-# verl would load a folder with its own name while it loads the weights.
+# Names of TransferQueue's folder in a checkpoint: our name, and verl's name. We save the queue under our name, because
+# verl would load a folder with verl's name while it loads the weights.
 QUEUE, QUEUE_OF_VERL = "queue", "transfer_queue"
 # Names that agents and policies cannot have, because metric names begin with them or folders of checkpoints have them.
 RESERVED = {"session", "rows", "timing", "group", "padding", QUEUE, QUEUE_OF_VERL}
@@ -103,7 +103,7 @@ def members_of(
 
 
 def _penalties(member: Member) -> Iterator[ConfigError]:
-    rule = "the trainer computes log-probs without penalties and grammars, so its gradient would be another one"
+    rule = "the trainer computes log-probs without penalties and grammars, so its gradient would be wrong"
     fix = f"remove it, or move it to mas.agents.{member.name}.validation_sampling"
     for setting, value in flat(member.spec.sampling).items():
         if setting in PENALTIES + GRAMMARS:
@@ -124,7 +124,7 @@ def _wrong_agents(agents: object) -> Iterator[ConfigError]:
     if not isinstance(agents, list | tuple) or not all(isinstance(name, str) for name in agents):
         fix = f"agents = ({agents!r},)" if isinstance(agents, str) else 'agents = ("solver", "verifier")'
         yield ConfigError(
-            f"agents = {agents!r}", rule="agents are a tuple of names; one of one name has a comma", fix=fix
+            f"agents = {agents!r}", rule="agents are a tuple of names; a tuple of one name needs a comma", fix=fix
         )
         return
     if not agents:
@@ -134,7 +134,7 @@ def _wrong_agents(agents: object) -> Iterator[ConfigError]:
     yield from wrong_names("agent", dict.fromkeys(agents))
     for name in dict.fromkeys(agents):
         if agents.count(name) > 1:
-            rule = f"every agent has one name; {name!r} is there twice"
+            rule = f"every agent has a different name; {name!r} is there twice"
             yield ConfigError(f"agents = {agents!r}", rule=rule, fix="rename one")
 
 
@@ -169,7 +169,7 @@ def _check_swap(swap: SwapSpec, own: Mapping[str, str], policies: Mapping[str, P
 def _different(value: str, policies: Mapping[str, PolicySpec]) -> Iterator[ConfigError]:
     """Check that the exchanged policies are trained, and have the same model and engine. Unknown policies are skipped,
     because the check of the agents' policies refuses them."""
-    rule = "policies that are exchanged are trained here, so that each learns in every place"
+    rule = "exchanged policies are trained in this run, so that each learns in every role"
     for name, spec in policies.items():
         if not spec.is_trained:
             kind = "remote" if spec.remote else "a snapshot" if spec.snapshot else "frozen"

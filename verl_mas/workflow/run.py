@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from traceback import StackSummary, TracebackException, extract_tb
-from typing import TYPE_CHECKING, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, TypeVar
 
 from verl_mas import errors
 from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, PolicySpec, WorkflowSpec
 from verl_mas.errors import FaultKind, SessionFault, WorkflowError, failures, raise_all
+from verl_mas.util.loop_thread import LoopThread
 from verl_mas.util.text import encodable
 from verl_mas.workflow.base import Workflow, resolve
 from verl_mas.workflow.client import LLMClient, Message
 from verl_mas.workflow.clock import Clock, ended, ends_alone, start
-from verl_mas.workflow.loop_thread import LoopThread
 from verl_mas.workflow.members import members_of
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.session import Scorer, Session, SessionConfig, SessionResult
 from verl_mas.workflow.task import Task
-from verl_mas.workflow.tasks import many
 from verl_mas.workflow.team import Team
 from verl_mas.workflow.tool_loop import ToolLimits
 from verl_mas.workflow.tool_sources import tools_of, unknown_tools
@@ -31,6 +31,8 @@ from verl_mas.workflow.tools import ToolLike
 if TYPE_CHECKING:
     from typing import Unpack
 
+T = TypeVar("T")
+R = TypeVar("R")
 Question: TypeAlias = Task | str | Sequence[Message]
 Clients: TypeAlias = LLMClient | Mapping[str, LLMClient]
 CONCURRENCY = 64
@@ -85,6 +87,38 @@ def run_many(
         yield from loop.iterate(many(tasks, session, concurrency, ordered=ordered))
     finally:
         loop.close()
+
+
+async def many(
+    items: Iterable[T], run: Callable[[T], Awaitable[R]], concurrency: int, *, ordered: bool
+) -> AsyncGenerator[R, None]:
+    """Yield the result of `run` for each item, in the order of the items or, if not `ordered`, as they finish.
+
+    At most `concurrency` items run at a time, and an item is read only when it can start. Ending the iteration, early
+    or by an error, cancels the running items.
+    """
+    if concurrency < 1:
+        raise WorkflowError(f"concurrency={concurrency}", rule="it is at least 1", fix="set concurrency=16")
+    waiting = enumerate(items)
+    running: dict[asyncio.Future[R], int] = {}
+    finished: dict[int, R] = {}
+    due = 0
+    try:
+        while True:
+            for number, item in islice(waiting, concurrency - len(running)):
+                running[asyncio.ensure_future(run(item))] = number
+            if not running:
+                return
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                finished[running.pop(task)] = task.result()
+            while finished and (due in finished or not ordered):
+                yield finished.pop(due if ordered else next(iter(finished)))
+                due += 1
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 def _sessions(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import html
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,9 +14,9 @@ from itertools import count
 from verl_mas.config.schema import BranchSpec, FaultSpec, RewardSpec
 from verl_mas.errors import FaultKind, SessionFault, WorkflowError, failures
 from verl_mas.run_folder.records import SCHEMA, Record
+from verl_mas.util.loops import together
 from verl_mas.util.text import all_encodable
 from verl_mas.verl_.row import VERDICTS, Act
-from verl_mas.workflow import transcript
 from verl_mas.workflow.client import Continuation, Generation, LLMClient, Message, Request, message_of
 from verl_mas.workflow.clock import Clock, ended, now, start
 from verl_mas.workflow.codecs import JsonObject
@@ -27,10 +28,10 @@ from verl_mas.workflow.record import Clip, Recording, act_record, fault_record
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Row, Score, candidate_score, rows_of
 from verl_mas.workflow.task import Task
-from verl_mas.workflow.tasks import together
 from verl_mas.workflow.tool_loop import Acted, ToolLimits, ToolLoop
 from verl_mas.workflow.tool_sources import toolsets
 from verl_mas.workflow.tools import Tool, Tools
+from verl_mas.workflow.transcript import as_text
 
 
 @dataclass(frozen=True)
@@ -203,10 +204,11 @@ class Session:
         return f"<Session of task {self.task.key}: {len(self.replies)} acts, answer {self.answer!r:.60}>"
 
     def __str__(self) -> str:
-        return transcript.as_text(self.record())
+        return as_text(self.record())
 
     def _repr_html_(self) -> str:
-        return transcript.as_html(self.record())
+        """For notebooks."""
+        return f'<pre style="white-space:pre-wrap">{html.escape(str(self))}</pre>'
 
     def rows(self) -> list[Row]:
         return rows_of(self.task, self.replies, self.team_reward or 0.0, self.config.members, self.config.reward)

@@ -15,13 +15,13 @@ from typing import TypeAlias, TypeVar
 
 from verl_mas.config.registry import KnownNames, closest, nearest
 from verl_mas.errors import WorkflowError
+from verl_mas.util.loops import together
 from verl_mas.workflow.client import Continuation, Message
 from verl_mas.workflow.line import Line
 from verl_mas.workflow.members import Member
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.session import Ask, Session
-from verl_mas.workflow.tasks import together
 from verl_mas.workflow.tools import CallContext, Tools
 
 State = TypeVar("State")
@@ -159,7 +159,7 @@ class Team:
         return self._line.random(name)
 
     def draw(self, board: str | Callable[[], str], title: str = "") -> None:
-        """Show a state of the environment as text in transcripts of the session, after the acts so far.
+        """Show a state of the environment as text in the viewer, after the acts so far.
 
         If `board` is a function, it is called only if its text is shown. Continuations of candidates show no boards.
         """
@@ -410,8 +410,8 @@ def untouched(state: object) -> Iterator[None]:
         if content != before.get(name):
             kind = type(state).__name__
             value = f"{kind}.{name} changed while a copy of its {kind} was played on"
-            rule = "the copy of a state shares nothing with it that changes"
-            raise WorkflowError(value, rule=rule, fix=f"copy {name} in {kind}.copy(), with what is inside it")
+            rule = "a copy of a state shares no part that changes"
+            raise WorkflowError(value, rule=rule, fix=f"copy {name} with its contents in {kind}.copy()")
 
 
 def _contents(state: object) -> dict[str, str]:

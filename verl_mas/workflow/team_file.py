@@ -8,12 +8,10 @@ variables, and URLs are stored without user and query.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Literal, cast
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -27,13 +25,12 @@ from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, FreeSetting
 from verl_mas.config.values import Count, Length, Text, load_dataclass, settable
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.run_folder.disk import write_whole
-from verl_mas.util.text import bare_address, in_texts, texts_in
-from verl_mas.workflow.base import WORKFLOWS, agents_of
+from verl_mas.util.text import bare_address, in_texts
+from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.members import DECODING, Member, wrong_names
 from verl_mas.workflow.task import Task
 
 TEAM_FILE = "team.yaml"
-OURS = re.compile(r"verl_mas(\.\w+)+(?<!\.py)")  # modules of this package; a name that ends in .py is a file
 # Version of the file format. It is increased when earlier versions of verl-mas would misread the file.
 FORMAT = 1
 Dtype = Literal["bfloat16", "float16", "float32"]
@@ -223,52 +220,6 @@ def _placed(path: str | None) -> str | None:
 def _code(where: str | None) -> str | None:
     """Return the absolute path of a Python file. The name of a module is not changed."""
     return _placed(where) if where is not None and where.endswith(".py") else where
-
-
-def asks(team: TeamFile) -> Iterator[str]:
-    """List the code, files and addresses that the team would use once it is loaded, with their place in the file."""
-    named: dict[str, object] = {
-        "workflow.path": team.workflow.path,
-        **{f"plugins[{i}]": own for i, own in enumerate(team.plugins)},
-    }
-    named |= {f"tools.{name}": path for name, path in vars(team.tools).items()}
-    # A file that was not written by an export could name code in other settings of verl.
-    named |= {f"verl.{key}": str(value) for key, value in team.verl.items() if _names_code(key, value)}
-    for name, server in team.mcp.items():
-        named |= {f"mcp.{name}.command": " ".join(server.command), f"mcp.{name}.url": server.url}
-        named[f"mcp.{name}.pass_env"] = ", ".join(server.pass_env)
-    for name, remote in {name: policy.remote for name, policy in team.policies.items() if policy.remote}.items():
-        named |= {f"policies.{name}.remote.{key}": getattr(remote, key) for key in ("base_url", "api_key_env")}
-    for place, what in named.items():
-        if what and not OURS.fullmatch(str(what)):
-            yield f"{place}: {what}"
-    # User code may register the workflow. Its safe arguments are unknown until this code runs, so all strings are
-    # listed.
-    known = team.workflow.path is None and team.workflow.name in WORKFLOWS
-    yield from _asked(WORKFLOWS[team.workflow.name] if known else object, team.workflow.args, "workflow.args")
-
-
-def _names_code(key: str, value: object) -> bool:
-    return key not in SETTINGS or key.endswith((".path", ".url")) or any("://" in text for text in texts_in(value))
-
-
-def _asked(kind: type, arguments: Mapping[str, object], place: str) -> Iterator[str]:
-    """List the strings in arguments that the class `kind` does not declare as safe data."""
-    hints, safe = get_type_hints(kind), getattr(kind, "safe_arguments", {})
-    for name, value in arguments.items():
-        hint = hints.get(name)
-        if isinstance(value, Mapping) and name not in safe:
-            yield from _asked(cast(type, hint) if is_dataclass(hint) else object, value, f"{place}.{name}")
-            continue
-        strange = [text for text in texts_in(value) if not re.fullmatch(safe.get(name, ""), text)]
-        if strange and not is_choice(hint):
-            yield f"{place}.{name}: {' '.join(strange)}"
-
-
-def is_choice(hint: object) -> bool:
-    """Whether a type hint allows only literal values and None."""
-    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    return all(part is NoneType or get_origin(part) is Literal for part in parts)
 
 
 def _plain(value: object) -> object:

@@ -16,10 +16,10 @@ from typing import Annotated, Literal
 from verl_mas.config.schema import AgentSpec
 from verl_mas.config.values import Checked, Count, Range
 from verl_mas.errors import EngineLost, SessionFault
+from verl_mas.util.loops import together
 from verl_mas.util.text import encodable
 from verl_mas.workflow.client import Continuation, Generation, Message, Request, ToolCall, message_of
 from verl_mas.workflow.clock import Clock, ended, start, uncounted
-from verl_mas.workflow.tasks import together
 from verl_mas.workflow.tools import CallContext, Tool, ToolResult
 
 Generate = Callable[[Request], Awaitable[Generation]]

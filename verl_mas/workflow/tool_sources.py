@@ -58,8 +58,10 @@ def toolsets(configured: Iterable[Tool], given: Tools, n: int) -> list[dict[str,
     for other in sets[1:]:
         if [tool.schema for tool in other.values()] != [tool.schema for tool in sets[0].values()]:
             value = f"tools={given!r:.80} made {list(sets[0])} and {list(other)}"
-            rule = "the candidates of a branch have one prompt, and so tools of the same schemas"
-            raise WorkflowError(value, rule=rule, fix="make the same tools each time, with a state of their own")
+            rule = "the candidates of a branch share a prompt, so their tools have the same schemas"
+            raise WorkflowError(
+                value, rule=rule, fix="make the same tools for every candidate, each with its own state"
+            )
     return sets
 
 
@@ -82,35 +84,25 @@ def unknown_tools(members: Iterable[Member], known: Iterable[str]) -> Iterator[C
 
 
 def _call_of(tool: Any) -> CallTool:
-    """Return the function that calls `tool`, which is a tool of verl or an object with a `call` method."""
+    """Return the function that calls `tool`, which is a tool of verl."""
     if hasattr(tool, "execute"):
         return verl_tools.call_base_tool(tool)
     if hasattr(tool, "fn"):
         return verl_tools.with_results_of_verl(call_function(tool.fn))
-    if not hasattr(tool, "call"):
-        rule = "an object with a tool_schema has a method `call`, or `execute` as verl's BaseTool"
-        raise WorkflowError(f"tools=[{tool!r:.80}]", rule=rule, fix="add `async def call(self, parameters)`")
-
-    async def call(arguments: JsonObject, context: CallContext) -> object:
-        return await _called(tool.call, arguments)
-
-    return call
+    rule = "an object with a tool_schema is a tool of verl, with a method `execute`"
+    raise WorkflowError(f"tools=[{tool!r:.80}]", rule=rule, fix="give verl_mas.Tool(schema, call)")
 
 
 def call_function(function: Callable[..., object]) -> CallTool:
     """Make a CallTool that passes arguments to `function` by name. A function that is not async runs in a thread."""
 
     async def call(arguments: JsonObject, context: CallContext) -> object:
-        return await _called(function, **arguments)
+        if inspect.iscoroutinefunction(function):
+            return await function(**arguments)
+        returned = await in_thread(lambda: function(**arguments))
+        return await returned if inspect.isawaitable(returned) else returned
 
     return call
-
-
-async def _called(function: Callable[..., Any], *args: object, **kwargs: object) -> object:
-    if inspect.iscoroutinefunction(function):
-        return await function(*args, **kwargs)
-    returned = await in_thread(lambda: function(*args, **kwargs))
-    return await returned if inspect.isawaitable(returned) else returned
 
 
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array"}
@@ -146,7 +138,9 @@ def _parameters(function: Callable[..., object], name: str) -> Iterator[tuple[in
         raise _wrong(f"{name}: {error}", "a tool has type hints that can be read", fix) from error
     for parameter in signature.parameters.values():
         if parameter.kind in VARIADIC:
-            raise _wrong(f"{name}({parameter})", "a model gives each argument by its name", "name every parameter")
+            raise _wrong(
+                f"{name}({parameter})", "a model passes each argument by its name", "give every parameter a name"
+            )
         if parameter.name not in hints:
             value, fix = f"{name}({parameter.name}) without a type hint", f"write {parameter.name}: str, or its type"
             raise _wrong(value, "a model knows the type of an argument from its hint", fix)
@@ -185,8 +179,8 @@ def _property(hint: object, where: str) -> JsonObject:
         if origin is dict and len(args) == 2:
             schema["additionalProperties"] = _property(args[1], where)
         return schema
-    rule = "a model writes arguments as JSON: str, int, float, bool, list, dict, Literal, and unions of them"
-    raise _wrong(where, rule, "take one of these and convert it in the function")
+    rule = "a model writes arguments as JSON, so types are str, int, float, bool, list, dict, Literal and their unions"
+    raise _wrong(where, rule, "use one of these types, and convert the value in the function")
 
 
 def _wrong(value: str, rule: str, fix: str) -> WorkflowError:

@@ -66,11 +66,11 @@ class Tool:
         if self.schema.get("type") != "function" or not isinstance(function, dict) or not _is_object(function):
             value = f"the schema of a tool {self.schema!r:.200}"
             rule = "OpenAI's schema of a tool is {'type': 'function', 'function': {'name': ..., 'parameters': ...}}"
-            raise WorkflowError(value, rule=rule, fix="write it like that, or give the function itself")
+            raise WorkflowError(value, rule=rule, fix="write it in this form, or pass the function itself")
         if not isinstance(function.get("name"), str) or not NAME.fullmatch(function["name"]):
             value = f"a tool named {function.get('name')!r}"
-            rule = "models and endpoints take names of letters, digits, '_' and '-', at most 64 of them"
-            raise WorkflowError(value, rule=rule, fix="give the function such a name with `def`, or write its schema")
+            rule = "models and endpoints accept names of at most 64 letters, digits, '_' and '-'"
+            raise WorkflowError(value, rule=rule, fix="give the function such a name, or write its schema")
 
     @property
     def name(self) -> str:
@@ -83,8 +83,7 @@ def _is_object(function: JsonObject) -> bool:
 
 
 class ToolObject(Protocol):
-    """An object with a schema: a FunctionTool or BaseTool of verl, or any object with an async method
-    `call(arguments)`."""
+    """A FunctionTool or BaseTool of verl."""
 
     @property
     def tool_schema(self) -> object: ...

@@ -12,7 +12,7 @@ from verl_mas.errors import InvalidInput
 from verl_mas.workflow import Codec, Malformed, Message, Reply, Task, Workflow, with_instruction
 from verl_mas.workflow.base import REGISTERED
 
-# A value of `score` that is not a grader's name: verl's reward function scores the answer after the session.
+# The value of `score` that names no grader: verl's reward function scores the answer after the session.
 VERL = "verl"
 SCORE = "mas.workflow.args.score"
 

@@ -11,10 +11,10 @@ from verl_mas.config.values import Count, Positive
 from verl_mas.environment.grading.forms import FORMS
 from verl_mas.environment.retrieval.index import TopK
 from verl_mas.environment.retrieval.source import check_source, source
+from verl_mas.util.loops import together
 from verl_mas.workflow import Codec, Malformed, Outcome, Reply, Task, Team, Workflow, register_workflow
 from verl_mas.workflow.codecs import between, checked, visible
 from verl_mas.workflow.task import with_instruction
-from verl_mas.workflow.tasks import together
 from verl_mas.workflow.team import Prompt
 from verl_mas.workflow.tools import Tools
 from verl_mas.workflows._graded import WithVerlOrGrader

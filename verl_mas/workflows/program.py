@@ -69,7 +69,7 @@ class ReferredProgram(Program):
     def check(self) -> None:
         where, (file, _, name) = "mas.workflow.args.", (self.function or "").rpartition(":")
         if (self.function is None) == (not self.command):
-            value, rule = f"{where}function={self.function} and command={self.command}", "a program is one of both"
+            value, rule = f"{where}function={self.function} and command={self.command}", "exactly one of them is set"
             raise ConfigError(value, rule=rule, fix=f"set {where}function=team.py:team, or command=[node,team.mjs]")
         runs = self.command[0] if self.command else self.python or sys.executable
         if shutil.which(runs) is None:

@@ -10,10 +10,10 @@ from typing import Annotated
 
 from verl_mas.config.values import Count, NotNegative, Range, Share
 from verl_mas.errors import FaultKind, SessionFault
+from verl_mas.util.loops import together
 from verl_mas.workflow import Codec, Malformed, Outcome, Reply, Task, Team, instances, register_workflow
 from verl_mas.workflow.codecs import visible
 from verl_mas.workflow.task import with_instruction
-from verl_mas.workflow.tasks import together
 from verl_mas.workflow.team import Prompt
 from verl_mas.workflows._graded import WithGrader
 from verl_mas.workflows.leader_workers import Delegation, FinalAnswer, Move, Moves

@@ -30,8 +30,8 @@ from verl_mas.environment.execution.executors import sandbox_fusion
 from verl_mas.environment.execution.limits import Limits
 from verl_mas.environment.retrieval.client import RetrieverClient
 from verl_mas.errors import ConfigError, ExecutorFailed, SessionFault
+from verl_mas.gateway.streaming import ON_TEXT
 from verl_mas.results.serve import endpoints
-from verl_mas.workflow.streaming import ON_TEXT
 
 T = TypeVar("T")
 TIME_LIMIT = 20  # seconds

@@ -19,7 +19,7 @@ IGNORES = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); pr
 
 @pytest.fixture
 def training(monkeypatch, tmp_path):
-    """A run whose process executes `program` in place of verl, in a folder of its own."""
+    """Make a run whose process executes `program` instead of verl, in its own folder."""
 
     def of(program: str, **settings) -> DemoRun:
         def start(run, log):

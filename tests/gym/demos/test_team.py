@@ -13,27 +13,32 @@ import time
 import pytest
 from rich.console import Console
 
+from verl_mas.data.dataset import MANIFEST
 from verl_mas.errors import ConfigError
-from verl_mas.gym import smollm2
+from verl_mas.gym.demos import team
 from verl_mas.gym.demos.live import DemoRun
 from verl_mas.gym.demos.smollm2 import SmolLM2Demo
 from verl_mas.gym.demos.split_clues import SplitCluesDemo
-from verl_mas.gym.warmup import WarmUp
 from verl_mas.run_folder.checkpoints import complete, folder_of_step, latest
 
-BRIEF = WarmUp(hidden=32, layers=1, steps=2, batch=4, lessons=40)  # too short to learn anything
 
-
-@pytest.fixture(params=[SmolLM2Demo, SplitCluesDemo], ids=lambda kind: kind.name)
+@pytest.fixture(params=[SmolLM2Demo, SplitCluesDemo])
 def kind(request):
     return request.param
 
 
 @pytest.fixture
 def demo(kind, monkeypatch, tmp_path):
-    """Runs the demo with a training that only writes its metrics, and returns the output; `trained` has the runs."""
+    """Runs the demo with a training that only writes its metrics, and returns the output. `trained` has the runs, and
+    `made` the arguments of `verl-mas data`."""
     trained: list[DemoRun] = []
+    made: list[list[str]] = []
     interval = kind.success.partition("acc/")[0] + "pass@1"
+
+    def make(arguments: list[str]) -> None:
+        made.append(arguments)
+        kind.folder.mkdir(exist_ok=True)
+        (kind.folder / MANIFEST).touch()
 
     def watch(run: DemoRun, headline, console):
         trained.append(run)
@@ -53,9 +58,9 @@ def demo(kind, monkeypatch, tmp_path):
 
     monkeypatch.setattr(kind, "folder", tmp_path / "demo")
     monkeypatch.setattr(kind, "draw", lambda self, step: f"sessions of step {step}")
-    monkeypatch.setattr(kind, "prepare", lambda self, console: self.folder.mkdir(exist_ok=True))
+    monkeypatch.setattr(team.data, "main", make)
     monkeypatch.setattr(DemoRun, "watch", watch)
-    call.trained = trained
+    call.trained, call.made = trained, made
     return call
 
 
@@ -65,50 +70,30 @@ def test_the_report_has_success_before_and_after_sessions_and_a_figure(demo, kin
     assert f"sessions of step {demo.trained[0].steps_in_all}" in output
     written = output.replace("\n", "")
     assert (kind.folder / "report.html").exists() and str(kind.folder / "report.html") in written
-    assert "findings: none" in output and "sessions none were recorded" in output
+    assert "findings: none" in output and demo.made == [[*kind.data, "--out", str(kind.folder), "--force"]]
 
 
-def test_a_wrong_argument_is_refused_before_the_files_of_the_last_demo_are_deleted(demo, kind):
-    demo()
-    with pytest.raises(ConfigError, match="tests_freq"):
-        demo("trainer.tests_freq=1", fresh=True)
-    assert (kind.folder / "report.html").exists()
-
-
-def test_an_override_sets_the_length_of_the_progress_bar(demo):
-    demo("trainer.total_training_steps=7")
-    assert demo.trained[0].steps_in_all == 7 and demo.trained[0].overrides[-1] == "trainer.total_training_steps=7"
-    demo(fresh=True)
-    assert demo.trained[1].steps_in_all > 7
-
-
-@pytest.mark.parametrize("steps", ["ten", "0", "-1", ""])
-def test_an_invalid_number_of_steps_is_refused_before_anything_is_deleted(demo, kind, steps):
-    trained = kind.folder / "model"
-    trained.mkdir(parents=True)
-    with pytest.raises(ConfigError, match="at least 1"):
-        demo(f"trainer.total_training_steps={steps}", fresh=True)
-    assert trained.exists()
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [("trainer.tests_freq=1", "tests_freq"), *((f"{team.STEPS}={steps}", "at least 1") for steps in ("ten", "0", ""))],
+)
+def test_a_wrong_argument_is_refused_before_the_files_of_the_last_demo_are_deleted(demo, kind, argument, says):
+    kind.folder.mkdir()
+    with pytest.raises(ConfigError, match=says):
+        demo(argument, fresh=True)
+    assert kind.folder.exists()
 
 
 def test_it_resumes_from_a_checkpoint_and_does_not_train_a_finished_run(demo):
     demo("trainer.total_training_steps=5")
     output = demo("trainer.total_training_steps=9")
     assert "resumes from step 5" in output and [run.resume for run in demo.trained] == [False, True]
+    assert [run.steps_in_all for run in demo.trained] == [5, 9]
     output = demo("trainer.total_training_steps=9")
     assert "already trained to step 9" in output and "sessions of step 9" in output and len(demo.trained) == 2
-
-
-def test_a_folder_of_another_version_of_the_demo_is_refused(kind, monkeypatch, tmp_path):
-    monkeypatch.setattr(kind, "folder", tmp_path)
-    monkeypatch.setattr(kind, "warm_up", BRIEF, raising=False)
-    monkeypatch.setattr(smollm2, "write_model", lambda folder, show: folder.mkdir())
-    silent = Console(file=io.StringIO())
-    for _ in range(2):
-        kind().prepare(silent)
-    monkeypatch.setattr(kind, "version", lambda self: "another")
-    with pytest.raises(ConfigError, match=f"demo {kind.name} --fresh"):
-        kind().prepare(silent)
+    assert len(demo.made) == 1
+    demo(fresh=True)
+    assert len(demo.made) == 2
 
 
 @pytest.mark.e2e
@@ -118,7 +103,7 @@ def test_the_demo_trains_draws_sessions_and_resumes(warm_python, monkeypatch, tm
     demo = SplitCluesDemo
     monkeypatch.setattr(sys, "executable", warm_python)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(demo, "warm_up", demo.warm_up.changed({"steps": 30, "batch": 32, "lessons": 2000}))
+    monkeypatch.setattr(demo, "data", (*demo.data, "--warm-up", "steps=30", "batch=32", "lessons=2000"))
     small = ["data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2", "trainer.save_freq=1"]
     output = io.StringIO()
     for steps in (1, 2):

@@ -29,7 +29,7 @@ from verl_mas.workflow import Malformed
         ("plan_path --workflow single", "use planner_executor"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, arguments, message):
+def test_a_wrong_option_is_refused_before_anything_is_written(tmp_path, arguments, message):
     with pytest.raises(ConfigError, match=message):
         main(["puzzle", *arguments.split(), "--out", str(tmp_path), "--noise", "0.7"])
     assert not list(tmp_path.iterdir())

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from verl_mas.gym.puzzles.data import noisy_plan, tiny_workflow
-from verl_mas.gym.puzzles.grid import MOVES, NAMES, neighbours
+from verl_mas.gym.puzzles.grid import MOVES, neighbours
 from verl_mas.gym.puzzles.kinds.plan_path import PlanPath, distances
 from verl_mas.gym.puzzles.puzzle import board
 from verl_mas.util.splits import TRAIN
@@ -29,12 +29,6 @@ def test_an_illegal_move_changes_nothing():
         assert twin.step(move) == (move in puzzle.legal_actions()) == (twin.render() != puzzle.render())
 
 
-def test_the_largest_grid_has_a_name_for_every_row():
-    puzzle = PlanPath.generate(0, size=len(NAMES))
-    puzzle.at = len(NAMES) ** 2 - 1
-    assert "AZZ" in puzzle.compact()
-
-
 SIZE = {"size": 4, "min_distance": 3}
 
 
@@ -50,13 +44,7 @@ def course(puzzle, moves):
     return cells
 
 
-def test_boards_are_the_same_with_and_without_slips():
-    for seed in range(20):
-        firm, loose, plain = slippery(0.0, seed), slippery(0.4, seed), board("plan_path", seed, TRAIN, SIZE)
-        assert firm.render() == loose.render() == plain.render()
-
-
-@pytest.mark.parametrize("slip", [0.0, 0.2, 0.4, 0.9])
+@pytest.mark.parametrize("slip", [0.0, 0.4])
 def test_a_move_slips_with_the_stated_probability_and_evenly_to_the_other_free_neighbours(slip):
     start = start_with(3, slip)
     move, *others = start.legal_actions()
@@ -77,7 +65,7 @@ def test_where_there_is_no_other_free_neighbour_a_slip_stays_in_place():
 
 
 def start_with(exits, slip):
-    """A board on which this many moves are legal at first."""
+    """Find a board with this number of legal first moves."""
     return next(puzzle for seed in range(500) if len((puzzle := slippery(slip, seed)).legal_actions()) == exits)
 
 
@@ -94,7 +82,7 @@ def test_a_copy_slips_as_its_original_does_and_a_reseeded_one_does_not():
     assert course(copied, moves[:20]) == course(original, moves[:20])
     assert course(copied.copy(), moves[20:]) == course(original, moves[20:])
     assert course(slippery(), moves) != course(other, moves)
-    # An illegal move draws nothing.
+    # An illegal move samples no random number.
     wall = next(move for move in "UDLR" if move not in slippery().legal_actions())
     twin = slippery()
     assert not twin.step(wall) and course(twin, moves) == course(slippery(), moves)
@@ -103,6 +91,7 @@ def test_a_copy_slips_as_its_original_does_and_a_reseeded_one_does_not():
 def test_the_best_moves_and_the_distance_are_those_without_slips():
     for seed in range(10):
         firm, loose = slippery(0.0, seed), slippery(0.9, seed)
+        assert firm.render() == loose.render()
         assert (loose.distance(), loose.best_actions()) == (firm.distance(), firm.best_actions())
         plan = noisy_plan(loose, 20, 0.0, random.Random(0))
         course(firm, plan)

@@ -9,7 +9,7 @@ from verl_mas.gym.puzzles.kinds.sokoban import Level, Sokoban, solve_backwards
 
 
 def level(*rows: str) -> Sokoban:
-    """The level of a drawing."""
+    """Make the level of a drawing."""
     text, size = "".join(rows), len(rows)
     walls, targets, boxes, [player] = (
         [cell for cell, sign in enumerate(text) if sign in signs] for signs in ("#", "Tab", "Bb", "Aa")
@@ -32,7 +32,7 @@ def test_a_push_moves_a_box_unless_a_wall_or_a_box_is_behind_it():
 
 def forward_distance(start: Sokoban) -> int | None:
     """Breadth-first search forwards."""
-    seen, queue = {start.key()}, deque([(start, 0)])
+    seen, queue = {(start.player, start.boxes)}, deque([(start, 0)])
     while queue:
         puzzle, length = queue.popleft()
         if puzzle.solved:
@@ -40,8 +40,8 @@ def forward_distance(start: Sokoban) -> int | None:
         for action in puzzle.legal_actions():
             after = puzzle.copy()
             after.step(action)
-            if after.key() not in seen:
-                seen.add(after.key())
+            if (after.player, after.boxes) not in seen:
+                seen.add((after.player, after.boxes))
                 queue.append((after, length + 1))
     return None
 

@@ -16,11 +16,11 @@ from saved_policies import exported_pair
 import verl_mas
 from verl_mas import cli
 from verl_mas.errors import ConfigError, EngineLost, SessionFault
+from verl_mas.gateway.streaming import ON_TEXT
 from verl_mas.results.serve.app import TeamServer
 from verl_mas.results.serve.endpoints import EngineSettings
 from verl_mas.results.serve.runtime import Runtime
 from verl_mas.workflow import Generation
-from verl_mas.workflow.streaming import ON_TEXT
 
 ENGINE, THREADS = {"threads": 1}, ["--engine", "threads=1"]
 ASK = {"messages": [{"role": "user", "content": "What is 2 + 2?"}]}

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 from verl_mas.config.mcp import McpSpec
 from verl_mas.environment.mcp import guard as mcp_guard
 from verl_mas.errors import ConfigError, EngineLost, raise_all
+from verl_mas.util.loop_thread import LoopThread
 from verl_mas.workflow.codecs import JsonObject
-from verl_mas.workflow.loop_thread import LoopThread
 from verl_mas.workflow.tools import CallContext, Tool
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from verl_mas.gateway.dialect import DIALECTS, ApiError, Asked, Fields, Served, content_of, event, with_schema
 from verl_mas.gateway.endpoints.openai import calls_of
+from verl_mas.gateway.streaming import Usage
 from verl_mas.workflow.client import Message, ToolCall, as_call
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.record import sampled_of
-from verl_mas.workflow.streaming import Usage
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 INSTEAD = {

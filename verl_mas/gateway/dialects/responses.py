@@ -8,9 +8,9 @@ from itertools import count
 
 from verl_mas.gateway.dialect import DIALECTS, ApiError, Asked, Fields, Served, content_of, event, tool, with_schema
 from verl_mas.gateway.dialects.chat import ROLES
+from verl_mas.gateway.streaming import Usage
 from verl_mas.workflow.client import Message, ToolCall, as_call
 from verl_mas.workflow.codecs import JsonObject
-from verl_mas.workflow.streaming import Usage
 
 TEXTS = ("input_text", "output_text", "text", "refusal")
 SEPARATOR = "__"  # separates a namespace from a function in the full name

@@ -17,14 +17,13 @@ import httpx
 from verl_mas.config.schema import RemoteSpec
 from verl_mas.errors import ConfigError, FaultKind, SessionFault, raise_all
 from verl_mas.gateway.endpoints.endpoint import check_endpoint, hidden, without_key
+from verl_mas.gateway.streaming import ON_TEXT
 from verl_mas.util.bodies import TooLong, body_of, bounded
-from verl_mas.util.loops import PerLoop
+from verl_mas.util.loops import PerLoop, together
 from verl_mas.util.text import encodable
 from verl_mas.workflow.client import Generation, Message, Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.marks import without_marks, written_out
-from verl_mas.workflow.streaming import ON_TEXT
-from verl_mas.workflow.tasks import together
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -6,10 +6,8 @@ import random
 from pathlib import Path
 from typing import ClassVar
 
-from verl_mas.gym import smollm2
-from verl_mas.gym.demos.team import Curves, Show, TeamDemo
+from verl_mas.gym.demos.team import Curves, TeamDemo
 from verl_mas.gym.secret_words import SHUFFLED, SOURCE
-from verl_mas.gym.smollm2 import DOWNLOAD
 from verl_mas.run_folder.records import Record
 from verl_mas.util.text import printable
 
@@ -17,12 +15,11 @@ SUCCESS = "held-out words right"
 
 
 class SmolLM2Demo(TeamDemo):
-    name = "smollm2"
     title = (
         "Secret words: SmolLM2-135M-Instruct is a scout that knows a word and writes a sentence, and a judge that\n"
         "reads the sentence and has to say the word alone. Each has a LoRA adapter on the same base."
     )
-    making = f"downloading SmolLM2 (93 MB, {smollm2.LICENCE}), and writing it in float32 (538 MB)"
+    data = ("smollm2",)
     recipe = "smollm2/laptop"
     folder = Path("runs/smollm2_demo")
     steps = 32
@@ -34,16 +31,6 @@ class SmolLM2Demo(TeamDemo):
         SUCCESS: {"team": success, "with messages of other tasks": f"val-core/{SHUFFLED}/acc/mean@1"},
         "reward": {"team": "agent/judge/reward/score"},
     }
-
-    def version(self) -> object:
-        return smollm2.SHA256
-
-    def make(self, show: Show) -> None:
-        def received(size: int) -> None:
-            show(size, DOWNLOAD, f"downloading SmolLM2: {size >> 20} of {DOWNLOAD >> 20} MB")
-
-        smollm2.tasks("word").write(self.folder)
-        smollm2.write_model(self.folder / "model", received)
 
     def draw(self, step: int) -> str:
         sessions = [one for one in self.sessions(step).values() if one["task"]["data_source"] == SOURCE]

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import random
-from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
 
-from verl_mas.data.dataset import Prepared
 from verl_mas.gym import split_clues
-from verl_mas.gym.demos.team import Curves, Levels, Show, TeamDemo
-from verl_mas.gym.split_clues import SplitClues, SplitCluesData, lessons
-from verl_mas.gym.warmup import tiny, warm_up
+from verl_mas.gym.demos.team import Curves, Levels, TeamDemo
 from verl_mas.run_folder.records import Record
-from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.util.text import printable
 
-NOISE, HELD_OUT = 0.6, 140
 SUCCESS = "success on held-out tasks"
 
 
 class SplitCluesDemo(TeamDemo):
-    name = "split_clues"
     title = (
         "Split clues: one of eight letters is right. A sender and a receiver have three letters each and share only "
         "that one.\nThe sender writes three letters, the receiver answers. Without a message, one answer in three is "
         "right."
     )
+    data = ("split_clues", "--noise", "0.6")
     recipe = "split_clues/laptop"
     folder = Path("runs/demo")
     steps = 40
@@ -43,22 +37,6 @@ class SplitCluesDemo(TeamDemo):
         "gradient norm": {"team": "actor/grad_norm"},
     }
     levels: ClassVar[Levels] = {SUCCESS: {"the best agent alone": 1 / 3}}
-    warm_up = SplitCluesData.warm_up
-
-    def version(self) -> object:
-        return [NOISE, HELD_OUT, asdict(self.warm_up)]
-
-    def make(self, show: Show) -> None:
-        train = split_clues.items(None, split=TRAIN)
-        held_out = split_clues.items(HELD_OUT, split=TEST)
-        test = [*held_out, *split_clues.shuffled(held_out)]
-        Prepared(train, test, test).write(self.folder)
-
-        def progress(step: int, loss: float) -> None:
-            steps = self.warm_up.steps
-            show(step, steps, f"warm-up on demonstrations: step {step} of {steps}, loss {loss:.2f}")
-
-        warm_up(self.folder / "model", lessons(tiny(SplitClues), noise=NOISE), self.warm_up, progress)
 
     def draw(self, step: int) -> str:
         sessions = self.sessions(step)

@@ -3,23 +3,23 @@ progress, and prints a report at the end."""
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
+from verl_mas.cli import data
 from verl_mas.config.compose import compose
+from verl_mas.data.dataset import MANIFEST
 from verl_mas.errors import ConfigError
 from verl_mas.gym.demos.live import DemoRun
 from verl_mas.results.sessions.reader import read_sessions
 from verl_mas.results.sessions.report import report
-from verl_mas.results.sessions.run import RunFolder, open_run
+from verl_mas.results.sessions.run import open_run
 from verl_mas.results.sessions.view import ViewOptions, write_view
 from verl_mas.run_folder.checkpoints import latest
 from verl_mas.run_folder.disk import write_whole
@@ -29,17 +29,14 @@ from verl_mas.util.text import sparkline
 
 Curves: TypeAlias = Mapping[str, Mapping[str, str]]
 Levels: TypeAlias = Mapping[str, Mapping[str, float]]
-# Called while data and model are made: steps done, steps in all, and a line of text.
-Show: TypeAlias = Callable[[int, int, str], None]
 STEPS = "trainer.total_training_steps"
-LINES = 30  # lines of progress if the output is not a terminal
 
 
 class TeamDemo:
     """A recipe for a laptop in a folder of its own, so that demo and recipe do not resume each other's checkpoints."""
 
-    name: ClassVar[str]
     title: ClassVar[str]
+    data: ClassVar[tuple[str, ...]]  # arguments of `verl-mas data`, which makes the rows and the model
     recipe: ClassVar[str]
     folder: ClassVar[Path]
     steps: ClassVar[int]
@@ -50,15 +47,6 @@ class TeamDemo:
     solved: ClassVar[str]  # printed after the value of `success`: `0.750 of the held-out tasks right`
     measured: ClassVar[Curves]  # the metrics to display: measure -> agent -> key
     levels: ClassVar[Levels] = {}  # constants to display next to the metrics: measure -> name -> value
-    making: ClassVar[str] = "warm-up: writing tasks and demonstrations"  # shown while data and model are made
-
-    def version(self) -> object:
-        """Return everything on which data and model depend."""
-        raise NotImplementedError
-
-    def make(self, show: Show) -> None:
-        """Write train.parquet, test.parquet and the warmed-up model into the folder."""
-        raise NotImplementedError
 
     def draw(self, step: int) -> str:
         """Draw sessions of a validation as text, on the same tasks at every step."""
@@ -98,31 +86,13 @@ class TeamDemo:
         self._report(training, training.steps(), console)
 
     def prepare(self, console: Console) -> None:
-        """Write data and model, unless an earlier demo has written them."""
-        done = self.folder / "model" / "warm"
-        version = json.dumps(self.version())
-        if done.exists():
-            if done.read_text() != version:
-                rule = "the folder's tasks and model are from this version of the demo"
-                raise ConfigError(str(self.folder), rule=rule, fix=f"verl-mas demo {self.name} --fresh")
+        """Make data and model by `verl-mas data`, unless an earlier demo has made them."""
+        if (self.folder / MANIFEST).exists():
             return
-        disable_progress_bar()  # one bar is enough
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if not console.is_terminal:
-            console.print(self.making)
-        columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-        with Progress(*columns, console=console, transient=True) as bar:
-            task, printed = bar.add_task(self.making, total=None), 0
-
-            def show(done: int, of: int, line: str) -> None:
-                nonlocal printed
-                bar.update(task, description=line, completed=done, total=of)
-                if not console.is_terminal and done * LINES // of > printed:
-                    printed = done * LINES // of
-                    console.print(line, highlight=False)
-
-            self.make(show)
-        done.write_text(version)
+        disable_progress_bar()
+        arguments = [*self.data, "--out", str(self.folder)]
+        console.print(f"verl-mas data {' '.join(arguments)}", highlight=False)
+        data.main([*arguments, "--force"])  # without --force, files of an interrupted demo would be refused
 
     def table(self, steps: list[Step]) -> Table:
         """Make a table with the last value and the curve of every metric."""
@@ -150,27 +120,16 @@ class TeamDemo:
         console.print("\n" + "\n".join(text.says()), markup=False, highlight=False)
         page = self.folder / "report.html"
         write_whole(page, text.html())
-        files = [
-            ("report", page),
-            *_sessions_of(trained),
-            ("metrics", trained.metrics),
-            ("log", run.log),
-        ]
+        files = [("report", page), ("metrics", trained.metrics), ("log", run.log)]
+        if trained.trajectories is not None:
+            view, _ = write_view(trained.folder, ViewOptions(force=True))
+            files += [("view", view), ("sessions", trained.trajectories)]
         console.print("\n" + "\n".join(f"{what:8} {file}" for what, file in files), markup=False, highlight=False)
 
     def sessions(self, step: int) -> dict[int, Record]:
         """Read the sessions of a validation, by the index of their task."""
         sessions = read_sessions(self.folder / "checkpoints" / "trajectories", validate=True, step=step)
         return {session["task"]["index"]: session for session in sessions}
-
-
-def _sessions_of(run: RunFolder) -> list[tuple[str, object]]:
-    """Return pairs of a label and a path: a page that displays the sessions, and the folder of their records. If no
-    sessions were recorded, the only pair says so."""
-    if run.trajectories is None:
-        return [("sessions", "none were recorded")]
-    page, _ = write_view(run.folder, ViewOptions(force=True))
-    return [("view", page), ("sessions", run.trajectories)]
 
 
 def _steps_in_all(overrides: list[str]) -> int:

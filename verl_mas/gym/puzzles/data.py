@@ -67,13 +67,13 @@ def _turn(workflow: Play, puzzle: Puzzle, noise: float, rng: random.Random) -> t
     async def choose(agent: str, state: Puzzle, prompt: str) -> PuzzleAttempt:
         plan = noisy_plan(state, workflow.moves, noise, rng)
         acts.append(Lesson(agent, prompt, workflow.codec(state).render(plan)))
-        return PuzzleAttempt(plan, score_actions(state, plan, limit=workflow.moves))
+        return score_actions(state, plan, limit=workflow.moves)
 
     return acts, _result(workflow.turn(puzzle, choose))
 
 
 def _result(turn: Coroutine[object, None, Puzzle]) -> Puzzle:
-    """Run a coroutine without an event loop, which would take longer than the turn itself. Experts never wait."""
+    """Run a coroutine without an event loop, because a loop would take longer than the turn. Experts never wait."""
     try:
         turn.send(None)
     except StopIteration as done:

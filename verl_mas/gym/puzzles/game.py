@@ -13,20 +13,29 @@ from typing import Annotated, Literal
 from verl_mas.config.values import Count, Range
 from verl_mas.errors import ConfigError, WorkflowError
 from verl_mas.gym.puzzles.puzzle import Puzzle, board_of
+from verl_mas.util.loops import together
 from verl_mas.workflow import ActionList, Malformed, Outcome, Reply, Task, Team, Workflow, restored
-from verl_mas.workflow.tasks import together
 
 FORMAT, LEGAL, PROGRESS = 0.1, 0.1, 0.8  # weights of the parts of an act's own reward
 COMPACT = "compact"
 
 
-@dataclass(frozen=True, slots=True)
-class ActionScore:
-    """The result of an act's actions on a copy of the puzzle."""
+@dataclass(frozen=True)
+class PuzzleAttempt:
+    """One candidate: its actions, the board after them, and its two rewards."""
 
+    actions: Sequence[str] | Malformed
     after: Puzzle
     team: float
     local: float
+
+    @property
+    def readable(self) -> Sequence[str]:
+        return () if isinstance(self.actions, Malformed) else self.actions
+
+    def ending(self, after: Puzzle) -> PuzzleAttempt:
+        """Return the same attempt, with `after` as the resulting board."""
+        return replace(self, after=after)
 
 
 def played(puzzle: Puzzle, actions: Sequence[str], limit: int) -> tuple[Puzzle, float]:
@@ -42,7 +51,9 @@ def played(puzzle: Puzzle, actions: Sequence[str], limit: int) -> tuple[Puzzle, 
     return after, legal / tried if tried else 1.0
 
 
-def score_actions(puzzle: Puzzle, actions: Sequence[str] | Malformed, *, limit: int, dense: bool = True) -> ActionScore:
+def score_actions(
+    puzzle: Puzzle, actions: Sequence[str] | Malformed, *, limit: int, dense: bool = True
+) -> PuzzleAttempt:
     """Try up to `limit` actions on a copy of the puzzle.
 
     Solving gives a team reward of 1. Otherwise rewards are differences of a state's value, so actions that return to
@@ -50,29 +61,13 @@ def score_actions(puzzle: Puzzle, actions: Sequence[str] | Malformed, *, limit: 
     constant cancels in the advantages, because the acts of a group have the same prompt.
     """
     if isinstance(actions, Malformed):
-        return ActionScore(puzzle.copy(), 0.0, -(FORMAT + LEGAL) if dense else 0.0)
+        return PuzzleAttempt(actions, puzzle.copy(), 0.0, -(FORMAT + LEGAL) if dense else 0.0)
     after, share = played(puzzle, actions, limit)
     if not dense:
-        return ActionScore(after, float(after.solved), 0.0)
+        return PuzzleAttempt(actions, after, float(after.solved), 0.0)
     team = 1.0 if after.solved else after.value() - puzzle.value()
     nearer = (puzzle.bounded_distance() - after.bounded_distance()) / limit
-    return ActionScore(after, team, LEGAL * (share - 1.0) + PROGRESS * nearer)
-
-
-@dataclass(frozen=True)
-class PuzzleAttempt:
-    """One candidate: its actions and their score."""
-
-    actions: Sequence[str] | Malformed
-    score: ActionScore
-
-    @property
-    def readable(self) -> Sequence[str]:
-        return () if isinstance(self.actions, Malformed) else self.actions
-
-    def ending(self, after: Puzzle) -> PuzzleAttempt:
-        """Return the same attempt, with `after` as the resulting board."""
-        return replace(self, score=replace(self.score, after=after))
+    return PuzzleAttempt(actions, after, team, LEGAL * (share - 1.0) + PROGRESS * nearer)
 
 
 Choose = Callable[[str, Puzzle, str], Awaitable[PuzzleAttempt]]  # (agent, puzzle, prompt) -> the committed attempt
@@ -93,14 +88,13 @@ class Position:
 
     def copy(self) -> Position:
         attempts = {
-            place: (agent, attempt.ending(restored(attempt.score.after)))
-            for place, (agent, attempt) in self.attempts.items()
+            place: (agent, attempt.ending(restored(attempt.after))) for place, (agent, attempt) in self.attempts.items()
         }
         return Position(restored(self.puzzle), self.turns, attempts, restored(self.facing))
 
     def reseed(self, rng: random.Random) -> None:
         """Reseed later random events, so that this copy does not reveal the later events of the original."""
-        for puzzle in (self.puzzle, self.facing, *(attempt.score.after for _, attempt in self.attempts.values())):
+        for puzzle in (self.puzzle, self.facing, *(attempt.after for _, attempt in self.attempts.values())):
             if puzzle is not None:
                 puzzle.reseed(rng)
 
@@ -134,14 +128,17 @@ class Play(Workflow):
     """words: prompts for language models. compact: prompts of a few tokens, for tiny models."""
 
     reward: Literal["dense", "sparse"] = "dense"
-    """dense: a team part and a local part per act. sparse: 1 for an act or a session that solves the puzzle, else 0."""
+    """dense: each act has a team reward and a local reward. sparse: an act or a session that solves the puzzle has the
+    reward 1, any other the reward 0."""
 
     continuations: Annotated[int, Range(0, 64)] = 0
-    """Continuations of each candidate to the end; its reward is their mean outcome. 0: it is scored by its actions."""
+    """Number of continuations of each candidate to the end of the session. The candidate's reward is the mean of their
+    outcomes. 0: the candidate is scored by its actions."""
 
     fork: Literal["none", "first", "round_robin"] = "none"
-    """The act that forks, so that all of its candidates are played to the end and trained on: the first act of the
-    session, or the first act of an agent sampled for the session. none: every act branches, and none forks."""
+    """The act that forks: all of its candidates are continued to the end, and all continuations are trained on. first:
+    the first act of the session. round_robin: the first act of an agent that is sampled for the session. none: every
+    act branches, and no act forks."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -230,7 +227,7 @@ class Play(Workflow):
     def _taken(self, attempt: PuzzleAttempt, puzzle: Puzzle) -> PuzzleAttempt:
         """Return the attempt with its result on this board."""
         if not puzzle.chance:
-            return attempt.ending(restored(attempt.score.after))
+            return attempt.ending(restored(attempt.after))
         return attempt.ending(played(puzzle, attempt.readable, self.moves)[0])
 
     async def attempt(self, reply: Reply, puzzle: Puzzle, among: int) -> PuzzleAttempt:
@@ -241,11 +238,11 @@ class Play(Workflow):
     def scored(self, reply: Reply, actions: Sequence[str] | Malformed, puzzle: Puzzle, among: int) -> PuzzleAttempt:
         """Set the reply's own reward. Set its team reward, too, if it is one of several candidates that are neither
         continued nor forked. A single candidate gets the session's reward as its team reward."""
-        score = score_actions(puzzle, actions, limit=self.moves, dense=self.dense)
-        reply.reward = score.local
+        attempt = score_actions(puzzle, actions, limit=self.moves, dense=self.dense)
+        reply.reward = attempt.local
         if among > 1 and not self.probes and not self.forks:
-            reply.team_reward = score.team
-        return PuzzleAttempt(actions, score)
+            reply.team_reward = attempt.team
+        return attempt
 
     def codec(self, puzzle: Puzzle) -> ActionList:
         """Return the codec of replies: between tags for language models, without tags for tiny models."""

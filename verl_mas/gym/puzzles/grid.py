@@ -14,7 +14,7 @@ MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 FREE, WALL = ".", "#"
 NAMES = string.ascii_letters  # names of the rows and columns of a grid
 Walls = Annotated[float, Range(0), Below(0.6)]  # the share of cells that are walls
-_ZERO, _FARTHEST = ord("m"), 12  # the letter of offset 0; larger offsets than 12 are written as 12
+_ZERO, _FARTHEST = ord("m"), 12  # the letter of offset 0, and the largest offset that is encoded
 
 
 def neighbours(size: int, walls: frozenset[int]) -> tuple[dict[str, int], ...]:

@@ -7,7 +7,7 @@ import inspect
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import make_dataclass
 from typing import Any, ClassVar, TypeAlias, TypeVar, get_type_hints
 
@@ -67,10 +67,6 @@ class Puzzle(ABC):
     def compact(self) -> str:
         """Describe the current state in a few words, ideally of one token each, for models of a few hundred thousand
         parameters."""
-
-    @abstractmethod
-    def key(self) -> Hashable:
-        """Return the key of the state. States of a board with equal keys are equal."""
 
     @property
     def chance(self) -> str:

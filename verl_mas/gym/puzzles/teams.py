@@ -19,7 +19,7 @@ class SinglePlayer(Play):
     agents = ("player",)
 
     async def turn(self, puzzle: Puzzle, choose: Choose) -> Puzzle:
-        return (await choose("player", puzzle, self.prompt(puzzle))).score.after
+        return (await choose("player", puzzle, self.prompt(puzzle))).after
 
     def prompt(self, puzzle: Puzzle) -> str:
         if self.text == COMPACT:
@@ -42,7 +42,7 @@ class PlannerExecutor(Play):
     async def turn(self, puzzle: Puzzle, choose: Choose) -> Puzzle:
         sketch = await choose("planner", puzzle, self.plan(puzzle))
         moved = await choose("executor", puzzle, self.execute(puzzle, sketch.readable))
-        return moved.score.after
+        return moved.after
 
     def plan(self, puzzle: Puzzle) -> str:
         if self.text == COMPACT:
@@ -80,7 +80,7 @@ class ToolUserPlanner(Play):
 
     async def turn(self, puzzle: Puzzle, choose: Choose) -> Puzzle:
         printed = await choose("tool_user", puzzle, self.program(puzzle))
-        return (await choose("planner", puzzle, self.decide(puzzle, printed.readable))).score.after
+        return (await choose("planner", puzzle, self.decide(puzzle, printed.readable))).after
 
     async def attempt(self, reply: Reply, puzzle: Puzzle, among: int) -> PuzzleAttempt:
         if reply.role != "tool_user":

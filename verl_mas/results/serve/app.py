@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from verl_mas.errors import EngineLost, InvalidInput, SessionFault, failures
 from verl_mas.gateway.dialect import ApiError
 from verl_mas.gateway.server import key_of, read_body
+from verl_mas.gateway.streaming import ActText, Listener, Listening
 from verl_mas.results.serve.replies import Answers, ReplyWriter, refusal
 from verl_mas.results.serve.requests import ChatRequest, read_request
 from verl_mas.results.serve.runtime import Runtime, checked_sampling
@@ -29,7 +30,6 @@ from verl_mas.util.text import is_loopback
 from verl_mas.workflow import client
 from verl_mas.workflow.base import resolve
 from verl_mas.workflow.members import Member
-from verl_mas.workflow.streaming import ActText, Listener, Listening
 from verl_mas.workflow.task import Task
 
 logger = logging.getLogger(__name__)

@@ -24,6 +24,7 @@ from verl_mas.config.merge import SECTION
 from verl_mas.engines.transformers import ENGINE
 from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.errors import ConfigError, EngineLost
+from verl_mas.gateway.streaming import ON_TEXT
 from verl_mas.results.serve.endpoints import EngineSettings
 from verl_mas.results.serve.model import available, load_processor, load_tokenizer, read_record, reading
 from verl_mas.results.serve.places import Place
@@ -32,7 +33,6 @@ from verl_mas.trainer.adapters.files import CONFIG, WEIGHTS
 from verl_mas.util import cores
 from verl_mas.verl_.types import Fields, Passed, Tokenizer
 from verl_mas.workflow.client import LLMClient
-from verl_mas.workflow.streaming import ON_TEXT
 from verl_mas.workflow.team_file import TeamPolicy
 
 PIECE_S = 0.03  # seconds between two pieces of streamed text

@@ -22,9 +22,9 @@ from verl_mas.trainer.checkpoint import fingerprint
 from verl_mas.trainer.pass_at_k import SOLVED, ks, mean_of_sets, pass_at_k, report, with_interval
 from verl_mas.verl_.row import GLOBAL_STEPS, SESSION_ID, UID
 from verl_mas.verl_.types import Fields
+from verl_mas.workflow.run import many
 from verl_mas.workflow.session import Scorer
 from verl_mas.workflow.task import Task
-from verl_mas.workflow.tasks import many
 from verl_mas.workflow.team_file import TEAM_FILE, TeamFile
 
 FORMAT = 1

@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from verl_mas.errors import ConfigError, DiskError, raise_all
 from verl_mas.results.serve import model
 from verl_mas.results.serve.adapter import LORA_FILE, SavedAdapter
+from verl_mas.results.serve.trust import asks
 from verl_mas.results.sessions.run import is_run, open_run
 from verl_mas.run_folder.checkpoints import (
     POINTER,
@@ -37,7 +38,7 @@ from verl_mas.trainer.adapters import files as adapter_files
 from verl_mas.trainer.checkpoint import BASES, fingerprint
 from verl_mas.trainer.policies import weight_folder
 from verl_mas.util.text import sparkline
-from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy, asks
+from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy
 
 CARD = "README.md"
 TEMPLATE = Path(__file__).with_name("card.md")

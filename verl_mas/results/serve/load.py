@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verl_mas.config.values import load_dataclass
+from verl_mas.gateway.streaming import Listener
 from verl_mas.results.serve.endpoints import Endpoint, EngineSettings
-from verl_mas.workflow.loop_thread import LoopThread
-from verl_mas.workflow.run import CONCURRENCY, Question, finished, refuse_in_loop
+from verl_mas.util.loop_thread import LoopThread
+from verl_mas.workflow.run import CONCURRENCY, Question, finished, many, refuse_in_loop
 from verl_mas.workflow.session import Session, SessionResult
-from verl_mas.workflow.streaming import Listener
 from verl_mas.workflow.task import Task
-from verl_mas.workflow.tasks import many
 
 if TYPE_CHECKING:
     from verl_mas.results.serve.runtime import Runtime

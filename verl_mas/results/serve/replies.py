@@ -11,6 +11,7 @@ from verl_mas.errors import EngineLost, FaultKind, InvalidInput, SessionFault
 from verl_mas.gateway.dialect import ApiError, event
 from verl_mas.gateway.dialects.chat import DONE, ChatWriter, chosen, usage_of
 from verl_mas.gateway.endpoints.openai import OpenAIClient
+from verl_mas.gateway.streaming import ActText, Usage
 from verl_mas.results.serve.requests import OURS, ChatRequest
 from verl_mas.results.serve.runtime import EndedSession, Runtime
 from verl_mas.run_folder.records import plain
@@ -19,7 +20,6 @@ from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.run import finished
 from verl_mas.workflow.session import Session
-from verl_mas.workflow.streaming import ActText, Usage
 
 TIMED_OUT = (FaultKind.TIMEOUT, FaultKind.SESSION_TIMEOUT)
 # Fields of each act in a transcript.

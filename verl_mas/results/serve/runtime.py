@@ -25,16 +25,17 @@ from verl_mas.environment.grading.grader import ASKED
 from verl_mas.environment.mcp.servers import McpServers
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.gateway.endpoints.openai import OpenAIClient
+from verl_mas.gateway.streaming import Listener, Listening, Usage
 from verl_mas.results.serve.endpoints import Endpoint, EngineSettings, remotes
 from verl_mas.results.serve.places import open_export, places
+from verl_mas.results.serve.trust import asks
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import LLMClient
 from verl_mas.workflow.members import Member
 from verl_mas.workflow.run import run_session
 from verl_mas.workflow.session import Scorer, SessionConfig, SessionResult
-from verl_mas.workflow.streaming import Listener, Listening, Usage
 from verl_mas.workflow.task import Task
-from verl_mas.workflow.team_file import TEAM_FILE, asks
+from verl_mas.workflow.team_file import TEAM_FILE
 from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 from verl_mas.workflow.tools import ToolLike
 

@@ -147,6 +147,3 @@ class PlanPath(Puzzle):
     @property
     def sides(self) -> str:
         return "".join(FREE if move in self.board.moves[self.at] else WALL for move in MOVES)
-
-    def key(self) -> tuple[int]:
-        return (self.at,)

@@ -157,9 +157,6 @@ class Sokoban(Puzzle):
         size = self.level.size
         return min(self.level.targets, key=lambda to: (abs(box // size - to // size) + abs(box % size - to % size), to))
 
-    def key(self) -> State:
-        return (self.player, self.boxes)
-
 
 def _check_states(size: int, boxes: int, free: int) -> None:
     if size < 4 or boxes < 1 or free < boxes + 2:

@@ -193,6 +193,3 @@ class Sudoku(Puzzle):
                 left = "".join(_LETTERS[digit] for digit in sorted(digits - held))
                 words.append(place(cell, size) + _LETTERS[cells[cell]].upper() + left)
         return " ".join(words)
-
-    def key(self) -> tuple[int, ...]:
-        return tuple(self.cells)

@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from verl_mas.workflow.loop_thread import LoopThread
+from verl_mas.util.loop_thread import LoopThread
 
 
 @pytest.fixture
