@@ -37,6 +37,7 @@ from benchmarks.scale.queue import Queue, queue
 from benchmarks.scale.team import ACTS, composed, tokens_of
 from verl_mas.config.run import Run
 from verl_mas.rollout.counts import SessionCounts
+from verl_mas.rollout.team_client import TeamClient
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.rollout.verl_client import Model, VerlPolicy
 from verl_mas.rollout.worker import AGENT_LOOP, MasAgentLoopWorker, collect_between_steps
@@ -102,6 +103,9 @@ class Client(LLMServerClient):  # type: ignore[misc]
         """Engines serve as many as there are."""
 
 
+class OfTeam(TeamClient, Client): ...
+
+
 def _named(engines: Engines, request_id: str) -> Callable[..., Any]:
     return lambda **given: engines.remote(**{**given, "request_id": request_id})
 
@@ -117,7 +121,7 @@ class Rollout:
         worker.run, worker.mas, worker.config = run, run.mas, run.config
         worker.models = dict.fromkeys(run.mas.policies, Model(tokenizer, None, "qwen2", {}))
         worker.tokenizer, worker.processor = tokenizer, None
-        client = Client(run.config, self.engines)
+        client = OfTeam(run.config, self.engines)
         clients = {
             name: VerlPolicy(run.view(name).config, client, model, RLHFDataset) for name, model in worker.models.items()
         }
@@ -125,7 +129,7 @@ class Rollout:
         worker.slots, worker.writer = asyncio.Semaphore(sessions), data_plane.Writer()
         worker.counts = {False: SessionCounts(), True: SessionCounts()}
         worker.trajectories = TrajectoryWriter(run.mas.trajectories, folder, "1")
-        worker.logged, worker.broken, worker.distillation_enabled = set(), None, False
+        worker.logged, worker.broken, worker.served = set(), None, dict.fromkeys(clients, client)
         collect_between_steps()
         self.beats: list[float] = []
         self.first_row = 0.0

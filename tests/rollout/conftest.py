@@ -144,7 +144,7 @@ def make(policy: Any, loop: Any, workflow_of: Any, monkeypatch: pytest.MonkeyPat
         worker.slots, worker.writer = asyncio.Semaphore(at_once), data_plane.Writer()
         worker.counts, worker.lag = {False: SessionCounts(), True: SessionCounts()}, Lag()
         worker.trajectories = TrajectoryWriter(TrajectorySpec(), tmp_path, "1")
-        worker.logged, worker.broken, worker.distillation_enabled = set(), None, False
+        worker.logged, worker.broken, worker.served = set(), None, {"main": client.client}
 
         def run(*, validate: bool = False, sampling: Fields | None = None, **fields: Any) -> None:
             prompt = {"uid": "u", "agent_name": "mas", "global_steps": 4, "extra_info": {"index": 0}}

@@ -78,18 +78,6 @@ def test_the_limits_of_acts_and_sessions_leave_out_the_time_at_a_closed_gate(pol
     assert isinstance(client.client, TeamClient) and reply.seconds > 1.4
 
 
-def test_the_limit_of_an_act_counts_the_time_in_its_engine(policy, play, monkeypatch):
-    cancelled = []
-    monkeypatch.setattr(ray, "cancel", cancelled.append)
-
-    async def generate(**request):
-        await asyncio.sleep(60)
-
-    client, _ = policy_of(policy, generate)
-    result = play(acts, client, faults=FaultSpec(act_timeout_s=0.1, session_timeout_s=60, retries=0))
-    assert [fault.kind.value for fault in result.faults] == ["timeout"] and len(cancelled) == 1
-
-
 async def test_cancelled_tasks_end_without_rows_and_without_a_status(worker, monkeypatch):
     statuses = []
 
@@ -100,7 +88,7 @@ async def test_cancelled_tasks_end_without_rows_and_without_a_status(worker, mon
     worker.counts = {False: SessionCounts(), True: SessionCounts()}
     worker.background_tasks, ended = set(), []
 
-    async def group(prompt, trajectory, trace):
+    async def group(prompt, validate):
         try:
             await asyncio.sleep(60)
         finally:

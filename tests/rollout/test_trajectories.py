@@ -97,16 +97,6 @@ def test_a_record_that_does_not_fit_on_the_disk_is_an_error_and_leaves_no_part_o
     assert [session["session"] for session in read_sessions(tmp_path)] == [0, 2]
 
 
-def test_a_line_is_one_write(record, tmp_path, monkeypatch):
-    import os
-
-    sizes, write = [], os.write
-    monkeypatch.setattr(os, "write", lambda file, line: sizes.append(len(line)) or write(file, line))
-    record(1, text="x" * 500_000)
-    (path,) = (tmp_path / "train").iterdir()
-    assert sizes == [path.stat().st_size] and sizes[0] > 500_000
-
-
 def test_a_record_that_is_not_json_is_refused_with_the_reason(tmp_path, play):
     played = play(Single, ScriptedLLM("4"))
     played.session.outcome.info[1, 2] = 0.5
@@ -201,15 +191,6 @@ def test_an_image_is_written_once_however_often_it_is_in_a_message(tmp_path):
     # Another worker of the run.
     other = ImageFiles(tmp_path)
     assert other({"type": "image", "image": picture()}) == parts[0] and other.pop_bytes() == 0
-
-
-def test_what_a_kill_left_of_an_image_is_not_taken_for_it(tmp_path):
-    part = ImageFiles(tmp_path / "of_another_run")({"type": "image", "image": picture()})
-    left = tmp_path / f"{part['file']}.0123abcd.new"
-    left.parent.mkdir()
-    left.write_bytes(png()[:20])
-    assert ImageFiles(tmp_path)({"type": "image", "image": picture()}) == part
-    assert Image.open(tmp_path / part["file"]).size == (4, 3)
 
 
 DATA = f"data:image/png;base64,{base64.b64encode(png()).decode()}"

@@ -11,6 +11,7 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
+from verl_mas.rollout.team_client import TeamClient
 from verl_mas.rollout.verl_client import Model, VerlPolicy
 from verl_mas.verl_.types import Fields, Tokenizer
 
@@ -53,11 +54,14 @@ class Client(LLMServerClient):
         pass
 
 
+class OfTeam(TeamClient, Client): ...
+
+
 def scripted_policy(
     tokenizer: Tokenizer, answer: Answer, *, latency: float = 0.0, **rollout: Any
 ) -> tuple[VerlPolicy, Server]:
     config, server = _config(**rollout), Server(tokenizer, answer, latency)
-    return VerlPolicy(config, Client(config, server), Model(tokenizer, None, "qwen2", {}), RLHFDataset), server
+    return VerlPolicy(config, OfTeam(config, server), Model(tokenizer, None, "qwen2", {}), RLHFDataset), server
 
 
 def _config(**rollout: Any) -> DictConfig:

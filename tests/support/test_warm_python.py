@@ -25,21 +25,6 @@ def run(warm_python):
     return run
 
 
-def test_it_starts_with_the_libraries_and_without_ray_and_verl(run):
-    program = (
-        "import sys; print(*[name in sys.modules for name in ('torch', 'transformers', 'ray', 'verl', 'verl_mas')])"
-    )
-    assert run(program).stdout.split() == ["True", "True", "False", "False", "False"]
-
-
-def test_it_has_its_own_arguments_folder_environment_and_path(run, tmp_path):
-    program = "import os, sys; print(sys.argv[1], os.getcwd(), os.environ['WORD'], sys.path[:2], 'HOME' in os.environ)"
-    environment = {"WORD": "w", "PYTHONPATH": "/first", "OMP_NUM_THREADS": "1"}
-    said = run(program, "argument", cwd=tmp_path, env=environment).stdout.split(maxsplit=3)
-    assert said[:3] == ["argument", str(tmp_path), "w"]
-    assert said[3].split("\n")[0] == "['', '/first'] False"
-
-
 def test_two_draw_different_numbers(run):
     program = "import random, numpy; print(random.random(), numpy.random.random())"
     one, other = (run(program).stdout.split() for _ in range(2))
