@@ -34,6 +34,7 @@ def playing(make):
             return Outcome(reward=0.0)
 
         it = make(ticked, at_once=at_once, faults=FaultSpec(then="fail_group", retries=0))
+        it.worker.trajectories = None  # a session that is recorded has left its place already
         prompt = {"agent_name": "mas", "global_steps": 1, "extra_info": {}, "raw_prompt": []}
         prompts = [{**prompt, "uid": str(uid), "__rollout_n__": size} for uid, size in enumerate(sizes)]
         seen.worker, seen.groups = it.worker, [it.worker._run_group(each, validate=False) for each in prompts]  # noqa: SLF001

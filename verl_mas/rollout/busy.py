@@ -1,4 +1,4 @@
-"""Busy times of an engine: when requests of a policy were in flight at its servers."""
+"""Spans of time in which requests of a policy were in flight at its servers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 from verl_mas.workflow import clock
 
-# Begin and end in seconds of the wall clock, since spans of several machines are merged.
+# Begin and end of a span, in seconds of the wall clock, because spans of several machines are merged.
 Span: TypeAlias = tuple[float, float]
 
 
 class Busy:
-    """Records when the requests of one process are running."""
+    """Records the spans in which at least one request of this process is running."""
 
     def __init__(self) -> None:
         self._out = 0

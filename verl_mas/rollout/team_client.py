@@ -21,7 +21,7 @@ Acquire = Callable[[], Awaitable[tuple[str, Actor]]]
 
 
 class Gate:
-    """Gate of one policy's engines, in one worker. It starts open; requests pass it before they reach an engine.
+    """Gate in a worker that requests pass before they reach the engines of a policy. At first it is open.
 
     The trainer closes the gates of all workers before it aborts the engines, and opens them when all engines serve.
     """
@@ -63,7 +63,7 @@ class Balanced:
 
 @dataclass(frozen=True)
 class Only:
-    """The only server: nothing to balance, so a request needs no calls to the balancer's process."""
+    """The only server of a policy. There is nothing to balance, so requests do not call verl's balancer process."""
 
     server: Actor
 

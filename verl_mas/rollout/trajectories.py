@@ -60,8 +60,8 @@ def folder_of(spec: TrajectorySpec, default_local_dir: str) -> Path:
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A session of a group. `waiting` is set if the session has not been recorded yet. It will be recorded if it is the
-    best or the worst of the group."""
+    """A session of a group. `waiting` is the session if it has not been recorded yet. It is recorded at the end of the
+    group if it is the best or the worst session."""
 
     task: Task
     rank: tuple[float, float, int]
