@@ -25,7 +25,6 @@ class Contract:
     # Classes whose fields verl reads with `dataclasses.fields`. If one of them is not a dataclass, verl cannot start
     # the engine.
     dataclasses: Sequence[str] = ()
-    wheel: str = ""  # another package on PyPI with the engine's Python sources; empty: `package` has them
 
     @property
     def untested(self) -> str | None:

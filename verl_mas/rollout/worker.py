@@ -248,7 +248,7 @@ class MasAgentLoopWorker(_StockWorker):
             return Model(self.tokenizer, self.processor, self.hf_model_type, self.mm_processor_kwargs)
         config = omega_conf_to_dataclass(view)
         if view.get("custom_chat_template") is not None:
-            (config.processor or config.tokenizer).chat_template = view.custom_chat_template
+            # For a model with a processor, verl's configuration sets the template of the processor alone.
             config.tokenizer.chat_template = view.custom_chat_template
         return Model(config.tokenizer, config.processor, config.hf_config.model_type, self.mm_processor_kwargs)
 

