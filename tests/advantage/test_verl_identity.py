@@ -1,4 +1,4 @@
-"""With one agent and one act per session, the numbers are verl's own; each exception is named."""
+"""Advantages of one agent with one act per session equal those of verl's estimators. Each exception has a test."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Server(CpuVllmServer):
 
 
 class Handle:
-    """Of the server, as of a Ray actor: its methods run in the server's event loop, whoever calls."""
+    """Handle of the server like that of a Ray actor: every method runs in the event loop of the server."""
 
     def __init__(self, server: Server):
         self._server, self._loop = server, asyncio.get_running_loop()
@@ -68,7 +68,7 @@ class Call:
 
 
 async def start(path: str, lora_rank: int = 0, **rollout: Any) -> tuple[Server, CpuServerAdapter]:
-    """A server of the model, and the sender of its training worker."""
+    """Start a server of the model, and the sender of its training worker."""
     fixed: dict[str, Any] = {"name": "vllm", "tensor_model_parallel_size": 1, "dtype": "float32", "load_format": "auto"}
     config = RolloutConfig(**fixed, **rollout)
     model = HFModelConfig(path=path, lora_rank=lora_rank)

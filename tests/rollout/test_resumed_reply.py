@@ -1,4 +1,4 @@
-"""How the client joins the parts of replies whose engine was aborted, with the embedded engine and with scripts."""
+"""Replies whose engine was aborted: the client joins their parts, from the embedded engine and from scripts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def abort_at(server, gate, tokens, meanwhile=None):
 
 @pytest.mark.parametrize("params", [{}, {"temperature": 0}, {"repetition_penalty": 1.3, "top_p": 0.9, "seed": 4}])
 async def test_aborted_three_times_with_the_same_weights_is_the_uninterrupted_reply(engine, params):
-    # With seven requests and four rows some are aborted before they run.
+    # The engine has four rows, so some of the seven requests are aborted before they run.
     async def replies(aborts):
         server = engine()
         client = client_of(server.generate)

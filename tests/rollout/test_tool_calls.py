@@ -20,7 +20,7 @@ from verl_mas.rollout.tool_calls import tool_limits
 from verl_mas.rollout.verl_client import output_of
 from verl_mas.workflow import Outcome, Request, Task
 
-# As Qwen's, which has the schemas in the system prompt and results of tools in a user message.
+# A template like Qwen's: schemas are in the system prompt, and results of tools are in a user message.
 TEMPLATE = (
     "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
     "{% for m in messages %}"

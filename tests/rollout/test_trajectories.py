@@ -1,4 +1,4 @@
-"""Which sessions are written, in how much space, and that no written session is lost."""
+"""Session records: the choice of the sessions, the limit of their space, and that no written session is lost."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from verl_mas.workflows.program import ReferredProgram
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "tests" / "gateway"
 TASK: dict[str, Any] = {"question": "What is 2 + 3?", "ground_truth": "5"}
-# By program, and then by agent.
+# Scripted replies by program and agent.
 REPLIES: Mapping[str, Mapping[str, Sequence[str | Json]]] = yaml.safe_load((HERE / "replies.yaml").read_text())
 ENVIRONMENT, WITH_OPENAI_2 = ROOT / ".venv-frameworks", ROOT / ".venv-frameworks-openai-2"
 ENVIRONMENTS = {"": ENVIRONMENT} | {name: ROOT / f".venv-frameworks-{name}" for name in ("openai-2", "openai-0")}
@@ -65,7 +65,7 @@ def python_of(name: str) -> Path:
 
 
 def sent(name: str) -> list[Json]:
-    """What a program sends in a run, and what it got: `path`, `body` and `reply`. Raises where the program failed."""
+    """Return the requests of a program in a run, each with `path`, `body` and `reply`. Raise an error if it fails."""
     with stand_in(REPLIES[name]) as server:
         played = program(name).play(ProgramTask([], **TASK), Gateway(server.url, "key"))
         asyncio.run(asyncio.wait_for(played, TIMEOUT_S))
@@ -104,7 +104,7 @@ def record(name: str) -> None:
 
 
 def table() -> Iterator[str]:
-    """Of the page: what each program sends, and how many acts become how many rows."""
+    """Yield the rows of the table in the README: features of a program's requests, and its numbers of acts and rows."""
     for name in REPLIES:
         requests, acts, rows = recorded(name), dict[str, int](), dict[str, int]()
         for place in placed(requests):

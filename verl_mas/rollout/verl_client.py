@@ -349,7 +349,7 @@ class VerlPolicy:
             text=text,
             stop_reason=stop_reason,
             sampled=len(sampled),
-            # With greedy decoding (temperature 0), engines report log-probs at temperature 1.
+            # Engines report the log-probs of greedy decoding (temperature 0) at temperature 1.
             temperature=float(params["temperature"]) or 1.0,
             tool_calls=calls,
             full=len(output.response_ids) >= self._rollout.response_length,

@@ -172,7 +172,7 @@ def thinking_fix(options: Mapping[str, object]) -> str:
     installed = Version(installed_version(ENGINE) or CONTRACT.tested[0])
     if not any(options.get(name) for name in ("reasoning_parser", "reasoning_config")):
         return "set ++actor_rollout_ref.rollout.engine_kwargs.vllm.reasoning_parser, such as qwen3"
-    # By default, model runner V2 runs Qwen3, Llama and other models on GPUs.
+    # vLLM's default for Qwen3, Llama and other models on GPUs is model runner V2.
     if not platform.selected() and installed < V2_THINKS and os.environ.get("VLLM_USE_V2_MODEL_RUNNER") != "0":
         return f"set VLLM_USE_V2_MODEL_RUNNER=0: model runner V2 takes it from vLLM {V2_THINKS} on"
     return ""
