@@ -103,7 +103,8 @@ class Client(LLMServerClient):  # type: ignore[misc]
         """Engines serve as many as there are."""
 
 
-class OfTeam(TeamClient, Client): ...
+class OfTeam(TeamClient, Client):
+    """The same client as a team's worker gets it."""
 
 
 def _named(engines: Engines, request_id: str) -> Callable[..., Any]:
