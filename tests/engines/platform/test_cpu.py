@@ -23,19 +23,14 @@ def test_the_device_module_has_what_torch_cpu_lacks():
         _ = cpu_device.no_such_function
 
 
-@pytest.fixture
-def run_with_platform(warm_python):
-    def run(platform: str, program: str) -> subprocess.CompletedProcess:
-        env = os.environ | {"VERL_PLATFORM": platform}
-        return subprocess.run([warm_python, "-c", program], capture_output=True, text=True, env=env, check=False)
-
-    return run
-
-
-def test_without_the_choice_verl_is_not_touched(run_with_platform):
+def test_without_the_choice_verl_is_not_touched(warm_python):
     program = (
         "import verl.utils.distributed as d\n"
         "from verl.utils.device import get_device_name\n"
         "print(get_device_name(), d.initialize_global_process_group.__code__.co_filename == d.__file__)"
     )
-    assert run_with_platform("", program).stdout.split() == ["cuda", "True"]
+    command, env = [warm_python, "-c", program], os.environ | {"VERL_PLATFORM": ""}
+    assert subprocess.run(command, capture_output=True, text=True, env=env, check=True).stdout.split() == [
+        "cuda",
+        "True",
+    ]
