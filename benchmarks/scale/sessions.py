@@ -40,7 +40,7 @@ from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.team_client import TeamClient
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.rollout.verl_client import Model, VerlPolicy
-from verl_mas.rollout.worker import AGENT_LOOP, MasAgentLoopWorker, collect_between_steps
+from verl_mas.rollout.worker import MasAgentLoopWorker, collect_between_steps
 from verl_mas.testing.tiny_model import byte_tokenizer
 from verl_mas.verl_ import data_plane
 from verl_mas.workflow import clock
@@ -145,7 +145,7 @@ class Rollout:
         return self.loop.time() - begin
 
     async def _task(self, number: int, question: str) -> None:
-        prompt = {"uid": f"1-{number}", "agent_name": AGENT_LOOP, "global_steps": 1, "extra_info": {"index": number}}
+        prompt = {"uid": f"1-{number}", "agent_name": "mas", "global_steps": 1, "extra_info": {"index": number}}
         prompt |= {"raw_prompt": [{"role": "user", "content": question}], "__rollout_n__": GROUP}
         trajectory = {"validate": False, "step": 1, "sample_index": number, "rollout_n": 0}
         await self.worker._run_prompt(prompt, {}, trajectory)  # noqa: SLF001

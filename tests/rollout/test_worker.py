@@ -101,22 +101,22 @@ def manager(monkeypatch):
 
 
 def test_one_agent_writes_what_verls_single_turn_agent_writes(make, scored, monkeypatch):
-    """Both run in this worker, which passes other agent loops to verl's own code."""
+    """The workflow plays every task, whatever agent loop its row names."""
 
     async def no_teacher(*args, **kwargs):
         pass
 
-    def rows(agent_name):
+    def rows(verls):
         it = make(Single, answer=lambda prompt, number: f"answer {len(prompt)}")
         monkeypatch.setattr(agent_loop_tq, "tq", it.queue)
         scored(it, 0.25, acc=0.25)
         monkeypatch.setattr(it.worker, "_compute_teacher_logprobs", no_teacher)
         it.worker.llm_client, it.worker.hf_model_type = it.client, "qwen2"
         it.worker.dataset_cls, it.worker.tools = RLHFDataset, []
-        it.run(agent_name=agent_name, sampling=SAMPLING)
+        it.run(verls=verls, agent_name="single_turn_agent", sampling=SAMPLING)
         return it.queue
 
-    theirs, ours = rows("single_turn_agent"), rows("mas")
+    theirs, ours = rows(verls=True), rows(verls=False)
     assert theirs.fields.keys() == ours.fields.keys() == {"u_0_0", "u_1_0", "u_2_0"}
     assert theirs.status == ours.status
     for key, fields in theirs.fields.items():

@@ -45,8 +45,6 @@ from verl_mas.workflow.session import Session, SessionConfig, SessionResult
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 
-# The value of `rollout.agent.default_agent_loop`, or of a dataset's `agent_name`, that selects the team's workflow.
-AGENT_LOOP = "mas"
 # The key in the configuration with which the manager passes the name of the attempt to its workers.
 ATTEMPT = "mas_attempt"
 # Threshold of the garbage collector's oldest generation, so high that automatic full collections never run.
@@ -63,7 +61,8 @@ class GroupFailed(Exception):
 
 
 class MasAgentLoopWorker(_StockWorker):
-    """A subclass of verl's worker that runs teams. Prompts of other agent loops run as in verl.
+    """A subclass of verl's worker that runs teams. The workflow plays every task, also a task whose row names an agent
+    loop of verl.
 
     A worker process starts and imports modules before the engines exist. `begin` initializes the worker.
     """
@@ -136,9 +135,6 @@ class MasAgentLoopWorker(_StockWorker):
         self, prompt: Fields, sampling_params: Fields, trajectory: Trajectory, trace: bool = False
     ) -> None:
         """Run all sessions of one task. Their rows are written together, before the task's status becomes FINISHED."""
-        if prompt[AGENT_NAME] != AGENT_LOOP:
-            await super()._run_prompt(prompt, sampling_params, trajectory, trace)
-            return
         uid, validate = prompt[UID], trajectory["validate"]
         partition = data_plane.VALIDATION if validate else data_plane.TRAIN
         written = False
