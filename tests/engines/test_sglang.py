@@ -129,7 +129,7 @@ async def test_an_abort_ends_all_requests_and_rejects_later_ones_until_sampling_
     server.manager.deaf = 1
     await server.abort_all_requests()
     assert [task.result() for task in tasks] == ["a", "b"]
-    late = await server.generate(request_id="late")
+    late = await asyncio.wait_for(server.generate(request_id="late"), 10)
     assert (late.stop_reason, late.token_ids, late.extra_fields) == ("abort", [], {"global_steps": 7})
     await server.resume_generation()
     (task,) = await running(server, "again")
