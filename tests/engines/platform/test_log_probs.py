@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from verl.utils import torch_functional
 
@@ -32,6 +32,7 @@ def computed(function, logits, labels, entropy):
     return found.detach(), logits.grad
 
 
+@settings(deadline=None)
 @given(
     shape=st.lists(st.integers(1, 7), min_size=1, max_size=2),
     vocabulary=st.integers(1, 40),
