@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import subprocess
-import sys
 import weakref
 from dataclasses import replace
 from types import SimpleNamespace
@@ -279,10 +278,11 @@ def test_the_workers_of_a_team_get_their_clients_from_the_teams_trainer_alone(lo
         loop.run_until_complete(manager._init_agent_loop_workers())
 
 
-def test_the_worker_can_be_the_first_module_a_process_imports():
+@pytest.mark.e2e
+def test_the_worker_can_be_the_first_module_a_process_imports(warm_python):
     """Ray does so; the import reaches verl's trainers, and from there the plugin."""
     code = "import verl_mas.rollout.worker; from verl.trainer.ppo.v1 import get_trainer_cls; get_trainer_cls('mas')"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([warm_python, "-c", code], check=True, timeout=120)
 
 
 def test_the_manager_adds_up_its_workers(manager):
