@@ -50,7 +50,7 @@ class Busy:
         return seconds
 
 
-def union(spans: Iterable[Span], gap: float = 0.0) -> list[Span]:
+def merge_spans(spans: Iterable[Span], gap: float = 0.0) -> list[Span]:
     """Merge spans that overlap or are at most `gap` apart. The result is in order."""
     joined: list[Span] = []
     for begin, end in sorted(spans):
@@ -63,7 +63,7 @@ def union(spans: Iterable[Span], gap: float = 0.0) -> list[Span]:
 
 def total(spans: Iterable[Span]) -> float:
     """Seconds that at least one of the spans covers."""
-    return sum(end - begin for begin, end in union(spans))
+    return sum(end - begin for begin, end in merge_spans(spans))
 
 
 def seconds(spans: Iterable[Span], window: Span) -> float:
