@@ -68,7 +68,7 @@ sglang-cpu:  ## install SGLang without its kernels in .venv-sglang-cpu, for test
 	PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" scripts/sglang-cpu.sh $(SGLANG)
 
 test-sglang-cpu: sglang-cpu  ## run the tests of SGLang with its own scheduler, and train two policies through it
-	.venv-sglang-cpu/bin/python -m pytest tests/engines/test_sglang.py tests/trainer/test_sglang.py $(ARGS)
+	.venv-sglang-cpu/bin/python -m pytest tests/engines/test_sglang.py tests/engines/test_sglang_cpu.py tests/trainer/test_sglang.py $(ARGS)
 
 frameworks:  ## install the agent frameworks of others in .venv-frameworks, and those of older clients beside it
 	PYTHON="$(PYTHON)" scripts/frameworks.sh

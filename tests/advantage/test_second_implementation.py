@@ -127,7 +127,7 @@ def alike(rows, *columns):
 
 
 def total(values, *labels):
-    """For each row, sum the values of all rows with the same labels."""
+    """Return for each row the sum of the values of all rows with the same labels."""
     same = np.all([np.equal.outer(label, label) for label in labels], axis=0)
     return same @ values
 

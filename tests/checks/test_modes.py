@@ -7,7 +7,7 @@ import pytest
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.rules import every_rule
 from verl_mas.config.modes import COLOCATED, MODES, SEPARATE
-from verl_mas.engines.serving import settled
+from verl_mas.engines.serving import resolve_serving
 from verl_mas.errors import ConfigWarning
 
 SAMPLER = {"trainer__v1__sampler__max_off_policy_threshold": 2, "trainer__v1__sampler__max_off_policy_strategy": "wait"}
@@ -24,7 +24,7 @@ APART = {
 
 def found(config):
     """Return the problems of the rules for modes and training."""
-    run = settled(ExaminedRun.of(config))
+    run = resolve_serving(ExaminedRun.of(config))
     rules = (one for one in every_rule().values() if one.check.__module__.rpartition(".")[2] in ("modes", "training"))
     return [problem for rule in rules for problem in rule.problems(run)]
 

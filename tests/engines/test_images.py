@@ -108,29 +108,6 @@ def test_requests_with_and_without_images_get_the_log_probs_of_the_trainer(model
             torch.testing.assert_close(torch.tensor(sample.log_probs[: len(tokens)]), expected, rtol=0, atol=1e-5)
 
 
-def test_a_picture_is_computed_once_for_all_that_share_it_and_again_for_another(model, processor, monkeypatch):
-    computed, forward = [], model.model.visual.forward
-    monkeypatch.setattr(
-        model.model.visual, "forward", lambda *a, **k: (computed.append(len(k["grid_thw"])), forward(*a, **k))[1]
-    )
-    batcher = ContinuousBatcher(model, max_length=256, decode=processor.tokenizer.decode)
-    images = Images(model, processor)
-
-    def ask(text, *colours, n=1):
-        shown = [picture(colour) for colour in colours]
-        prompt = prompt_of(processor, text, *shown)
-        for _ in range(n):
-            sampling = RequestSampling(max_tokens=20, ignore_eos=True)
-            batcher.submit(prompt, sampling, sight=images.read(prompt, shown, {}))
-        batcher.step()
-        return [computed.pop() for _ in computed]
-
-    assert ask(f"what is {SIGHT} this?", "red", n=4) == [1]
-    assert ask(f"what is {SIGHT} that?", "red") == []
-    assert ask(f"what is {SIGHT} that?", "blue") == [1]
-    assert ask(f"what is {SIGHT} and {SIGHT} that?", "red", "green") == [1]
-
-
 @pytest.mark.parametrize(
     ("text", "shown", "says"),
     [

@@ -130,36 +130,6 @@ def test_adapters_may_be_on_different_modules(model, model_path, peers, trained)
         torch.testing.assert_close(torch.tensor(sample.log_probs), expected, rtol=0, atol=1e-5)
 
 
-def test_weights_are_exchanged_between_two_tokens_of_running_requests(peers, batcher, trained):
-    solver = batcher.submit([7], RequestSampling(max_tokens=2), "solver")
-    verifier = batcher.submit([7], RequestSampling(max_tokens=2), "verifier")
-    batcher.step()
-    later = trained("solver", seed=9)
-    batcher.adapters.update("solver", tensors(later))
-    # Its prompt is one token, so that nothing of the second token's input was computed by the old weights.
-    fresh = batcher.submit([7], RequestSampling(max_tokens=2), "solver")
-    run(batcher)
-    new = expected_log_probs(later, [7], fresh.tokens)
-    torch.testing.assert_close(torch.tensor(fresh.log_probs), new, rtol=0, atol=1e-5)
-    changed, same = solver, verifier
-    old = expected_log_probs(peers["solver"], [7], changed.tokens)
-    assert abs(changed.log_probs[0] - old[0]) < 1e-5 < abs(changed.log_probs[1] - old[1])
-    kept = expected_log_probs(peers["verifier"], [7], same.tokens)
-    torch.testing.assert_close(torch.tensor(same.log_probs), kept, rtol=0, atol=1e-5)
-
-
-def test_an_adapter_without_rows_takes_no_part_in_the_products(model, batcher):
-    """So its weights, whatever they are, change nothing for the others."""
-    with torch.no_grad():
-        for module in model.modules():
-            if hasattr(module, "lora_a"):
-                module.lora_a[8:] = float("nan")
-    job = batcher.submit([5, 6], RequestSampling(max_tokens=3), "solver")
-    batcher.submit([5, 6], RequestSampling(max_tokens=3))
-    run(batcher)
-    assert job.finish_reason
-
-
 def test_weights_that_are_not_the_adapters_are_refused_and_change_nothing(model, batcher, trained):
     before = [buffer.clone() for buffer in model.buffers()]
     right = tensors(trained("solver", seed=9))

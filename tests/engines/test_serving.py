@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from verl_mas.config import load
 from verl_mas.config.placement import time_sliced
 from verl_mas.config.run import Run
-from verl_mas.engines.serving import Share, choose, serving, settled
+from verl_mas.engines.serving import Share, choose, resolve_serving, serving
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def config(device="cuda", **rollout):
 
 def way(policies, pools=None, **settings):
     team = load({"policies": policies, "pools": pools or {}})
-    made = settled(Run(config(**settings), team)).mas
+    made = resolve_serving(Run(config(**settings), team)).mas
     assert time_sliced(made, "shared") == (made.pools["shared"].serving == "phases")
     return made.pools["shared"].serving
 
@@ -65,5 +65,5 @@ def test_engines_that_reserve_no_gpu_memory_are_together(settings):
 
 
 def test_a_team_whose_serving_is_not_settled_is_not_read_as_together():
-    with pytest.raises(AssertionError, match="settled"):
+    with pytest.raises(AssertionError, match="resolve_serving"):
         time_sliced(load({"policies": {"a": {}, "b": {}}}), "shared")

@@ -1,306 +1,172 @@
-"""verl's SGLang server with SGLang's own scheduler in the environment of `make sglang-cpu`, elsewhere with a stand-in:
-requests without a caller, sleep, stop strings, adapters."""
+"""Additions of verl-mas to verl's SGLang server and its sender of weights, on fakes of both.
+
+With SGLang's own scheduler: test_sglang_cpu.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import copy
 import os
 import sys
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import asdict
-from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-from packaging.version import Version
-from real_sglang import VERSION, Engines, needs_adapters
-from resuming import client_of
 
 from verl_mas.config.adapters import KEY, Adapter
-from verl_mas.engines.adapters import stream_name
+from verl_mas.engines.adapters import stream_name, using_adapter
 from verl_mas.engines.kinds import sglang
-from verl_mas.engines.kinds.sglang import AdapterSender, TeamSglang
-from verl_mas.errors import RequestError
-
-STUB = Path(__file__).parents[1] / "support" / "stub_sglang"
-OF_THE_STUB = ("sglang", "verl.workers.rollout.sglang_rollout")
-STEP_S = 0.01
-AT_ONCE = 3
-# SGLang joins the adapters of queries, keys and values. It takes zeros for missing keys, but needs the values.
-TARGETS = ("q_proj", "v_proj", "o_proj")
-# An engine of SGLang belongs to the event loop that it was started in, and takes too long to start for each test.
-LOOP = asyncio.new_event_loop() if VERSION else None
+from verl_mas.engines.kinds.sglang import AdapterSender, TeamManager, TeamSglang
+from verl_mas.errors import EngineLost, RequestError
 
 
-@pytest.fixture(scope="module")
-def engines(tmp_path_factory) -> Iterator[Engines]:
-    with Engines(STEP_S) as started:
-        yield started
+def custom(*policies: str) -> dict[str, object]:
+    return {KEY: {name: asdict(Adapter(name, rank=8, alpha=8, seed=0)) for name in policies}}
+
+
+class Manager:
+    """Stand-in for SGLang's tokenizer manager. `deaf`: it ignores this many aborts, as of requests on their way."""
+
+    def __init__(self) -> None:
+        self.rid_to_state: dict[str, asyncio.Event] = {}
+        self.deaf, self.aborts, self.resumed = 0, [], []
+
+    def abort_request(self, rid: str = "", abort_all: bool = False) -> None:
+        self.aborts.append("all" if abort_all else rid)
+        for name, ended in self.rid_to_state.items():
+            if len(self.aborts) > self.deaf and (abort_all or name == rid):
+                ended.set()
+
+    async def flush_cache(self, timeout_s: float) -> SimpleNamespace:
+        return SimpleNamespace(success=all(ended.is_set() for ended in self.rid_to_state.values()))
+
+    async def resume_memory_occupation(self, obj: SimpleNamespace, request: object) -> None:
+        self.resumed.append(obj.tags)
+
+
+class StockServer:
+    """Stand-in for verl's server. A request runs until it is aborted, or until a test ends it."""
+
+    node_rank, global_steps, lora_as_adapter, slept = 0, 7, False, 0
+    model_config = SimpleNamespace(processor=None)
+
+    async def launch_server(self) -> None:
+        self.manager = self.tokenizer_manager = Manager()
+
+    async def generate(self, request_id: str) -> str:
+        ended = self.tokenizer_manager.rid_to_state[request_id] = asyncio.Event()
+        await ended.wait()
+        return request_id
+
+    async def sleep(self) -> None:
+        assert not any(not ended.is_set() for ended in self.tokenizer_manager.rid_to_state.values())
+        self.slept += 1
+
+    release_kv_cache = sleep
+
+
+class Server(TeamSglang, StockServer): ...  # type: ignore[misc]
 
 
 @pytest.fixture
-def stub(request, monkeypatch) -> Iterator[Any]:
-    """Starts schedulers and records their deaths. A scheduler that dies unexpectedly fails the test."""
-    if VERSION:
-        yield (real := request.getfixturevalue("engines"))
-        assert not real.deaths
-        return
-    monkeypatch.syspath_prepend(str(STUB))
-    from sglang.srt.managers import scheduler
-    from sglang.srt.managers.tokenizer_manager import TokenizerManager
-    from sglang.srt.server_args import ServerArgs
+def start(monkeypatch):
+    monkeypatch.setattr(sglang, "ABORT_AGAIN_S", 0.001)
+    monkeypatch.setattr(sglang, "DRAIN_S", 0.05)
+    monkeypatch.setenv(sglang.IMAGES_MB, "0")
 
-    deaths: list[str] = []
+    async def start(*policies: str, **options: object) -> Any:
+        server = Server()
+        server.config = SimpleNamespace(custom=custom(*policies), engine_kwargs={"sglang": options})
+        await server.launch_server()
+        return server
 
-    def died() -> None:
-        deaths.append("died")
-        raise SystemExit
-
-    async def start(path: str, **options: Any) -> TokenizerManager:
-        return TokenizerManager(ServerArgs(path, **options))
-
-    # Not undone: a thread may outlive its test, and the module does not.
-    scheduler.sigquit, scheduler.STEP_S = died, STEP_S
-    yield SimpleNamespace(deaths=deaths, start=start)
-    for name in [name for name in sys.modules if name.startswith(OF_THE_STUB)]:
-        del sys.modules[name]
-    assert not deaths
+    return start
 
 
-@pytest.fixture
-def server(stub, model_path):
-    """A server of verl, with or without the mixin, without its HTTP interface and its Ray actor."""
-    from verl.workers.rollout.replica import RolloutMode
-    from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpServer
-
-    async def make(
-        mixin: type = TeamSglang, lora_rank: int = 0, free: bool = True, adapters=(), engine_kwargs=None, **args: Any
-    ):
-        class Launched(SGLangHttpServer):
-            async def launch_server(self) -> None:
-                fixed = {"skip_tokenizer_init": True, "enable_weights_cpu_backup": True}
-                options = {**fixed, "max_running_requests": AT_ONCE, **args}
-                if self.lora_as_adapter:
-                    options.update(enable_lora=True, max_lora_rank=lora_rank, lora_target_modules=list(TARGETS))
-                options.update(self.config.engine_kwargs.get("sglang", {}))
-                self.tokenizer_manager = await stub.start(str(model_path), **options)
-
-        class Server(mixin, Launched): ...  # type: ignore[misc]
-
-        made = object.__new__(Server)
-        made._requests = set()
-        made.node_rank, made.replica_rank, made.global_steps = 0, 0, 1
-        made._disaggregation_role, made.rollout_mode = "null", RolloutMode.HYBRID
-        made.model_config = SimpleNamespace(lora_rank=lora_rank, lora={}, processor=None)
-        table = {name: asdict(Adapter(name, rank=lora_rank, alpha=8, seed=0)) for name in adapters}
-        made.config = SimpleNamespace(
-            max_model_len=256, response_length=64, prompt_length=64, free_cache_engine=free, mtp=None,
-            enable_rollout_routing_replay=False, engine_kwargs=engine_kwargs or {}, custom={KEY: table},
-        )  # fmt: skip
-        await made.launch_server()
-        return made
-
-    return make
-
-
-class Stock:
-    """No mixin."""
-
-
-def request(server, number: int = 0, tokens: int = 100, adapter: str | None = None, **params: object) -> asyncio.Task:
-    call = server.generate(
-        prompt_ids=[1, 2, 3],
-        sampling_params={"max_tokens": tokens, "logprobs": True, "ignore_eos": True, **params},
-        request_id=f"request-{number:03}-",
-        **({"adapter": adapter} if adapter else {}),
-    )
-    return asyncio.ensure_future(call)
-
-
-async def running(server, *args: object, steps: int = 2, **kwargs: object) -> asyncio.Task:
-    """A request, after some steps of the scheduler."""
-    task = request(server, *args, **kwargs)
-    await asyncio.sleep(steps * STEP_S)
-    return task
-
-
-async def cancelled(*requests: asyncio.Task) -> None:
-    for task in requests:
-        task.cancel()
-    await asyncio.gather(*requests, return_exceptions=True)
-
-
-async def dies(stub, call) -> bool:
-    """Whether a call ends the scheduler; it never returns then."""
-    waiting = asyncio.ensure_future(call)
-    until = time.monotonic() + 30
-    while not stub.deaths and not waiting.done() and time.monotonic() < until:
-        await asyncio.sleep(STEP_S)
-    died = bool(stub.deaths)
-    stub.deaths.clear()
-    return died
-
-
-async def test_without_the_mixin_a_cancelled_request_runs_on_and_the_sleep_kills_the_engine(server, stub):
-    """The defect that the mixin is for; should SGLang lose it, so can we."""
-    made = await server(Stock)
-    await cancelled(await running(made, steps=5))
-    await asyncio.sleep(5 * STEP_S)
-    assert not (await made.tokenizer_manager.flush_cache()).success
-    assert await dies(stub, made.sleep())
-
-
-@pytest.mark.skipif(bool(VERSION), reason="real_sglang.OPTIONS disable the schedule that overlaps batches")
-async def test_a_sleep_right_after_an_answer_meets_the_schedulers_last_batch(server, stub):
-    """This is why a sleep asks the scheduler, instead of only waiting for the requests."""
-    made = await server(Stock)
-    reply = await request(made, tokens=5)
-    assert len(reply.token_ids) == len(reply.log_probs) == 5 and reply.stop_reason == "length"
-    assert await dies(stub, made.sleep())
-
-
-async def test_memory_for_weights_from_another_pool_is_released_when_the_scheduler_is_idle(server):
-    made = await server()
-    await request(made, tokens=5)
-    await made.release_kv_cache()
-    await made.resume_kv_cache()
-    assert (await request(made, 1, tokens=3)).token_ids
-
-
-async def test_two_hundred_cancelled_requests_end_and_the_engine_sleeps_at_once(server):
-    """One request is cancelled before the scheduler has received it."""
-    made = await server()
-    for first in range(0, 200, 50):
-        requests = [request(made, first + number) for number in range(50)]
-        await asyncio.sleep(2 * STEP_S)
-        await cancelled(*requests)
-    early = request(made, 200)
+async def running(server, *names: str) -> list[asyncio.Task]:
+    tasks = [asyncio.ensure_future(server.generate(request_id=name)) for name in names]
     await asyncio.sleep(0)
-    await cancelled(early)
-    await asyncio.wait_for(made.sleep(), 60)
-    assert made.tokenizer_manager.rid_to_state == {}
-    await made.unpause()
+    await asyncio.sleep(0)
+    return tasks
 
 
-async def test_a_queued_request_leaves_nothing_behind_and_its_id_can_be_used_again(server):
-    made = await server()
-    first = [request(made, number, tokens=20) for number in range(AT_ONCE)]
-    await cancelled(await running(made, AT_ONCE, steps=3))
-    again = request(made, AT_ONCE, tokens=3)
-    assert [len((await one).token_ids) for one in (*first, again)] == [20, 20, 20, 3]
+async def test_a_cancelled_request_is_aborted_until_it_ends_and_leaves_nothing_behind(start):
+    server = await start()
+    cancelled, other = await running(server, "cancelled", "other")
+    server.manager.deaf = 2
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    assert cancelled.cancelled() and set(server.manager.aborts) == {"cancelled"}
+    assert len(server.manager.aborts) > 2 and list(server.manager.rid_to_state) == ["other"]
+    server.manager.abort_request("other")
+    assert await other == "other"
 
 
-@pytest.mark.parametrize("free", [True, False])
-async def test_a_sleep_waits_for_callers_that_still_wait(server, free):
-    """With free_cache_engine=False the sleep only waits, because new weights kill a busy scheduler, too."""
-    made = await server(free=free)
-    waiting = await running(made, tokens=30)
-    await made.sleep()
-    assert waiting.done() and len((await waiting).token_ids) == 30
-    if free:
-        await made.unpause()
+@pytest.mark.parametrize("call", ["sleep", "pause", "release_kv_cache"])
+async def test_memory_is_freed_when_no_request_runs_and_after_the_limit_they_are_aborted(start, call):
+    server = await start()
+    (ends,) = await running(server, "ends")
+    asyncio.get_running_loop().call_later(0.01, server.manager.rid_to_state["ends"].set)
+    await getattr(server, call)()
+    assert (ends.result(), server.slept, server.manager.aborts) == ("ends", 1, [])
+    await running(server, "long")
+    await getattr(server, call)()
+    assert (server.slept, server.manager.aborts) == (2, ["all"])
+    await running(server, "stuck")
+    server.manager.deaf = 1000
+    with pytest.raises(EngineLost, match="did not end its requests"):
+        await getattr(server, call)()
+    assert server.slept == 2
+    with pytest.raises(EngineLost, match="did not end its requests"):
+        await server.abort_all_requests()
 
 
-async def test_a_sleep_waits_no_longer_than_the_limit(server, monkeypatch):
-    monkeypatch.setattr(sglang, "DRAIN_S", 0.5)
-    aborts = []
-    made = await server()
-    waiting = await running(made, tokens=240)
-    start, abort = time.monotonic(), made.tokenizer_manager.abort_request
-
-    def seen(*args: object, **kwargs: object) -> None:
-        aborts.append(time.monotonic() - start)
-        abort(*args, **kwargs)
-
-    made.tokenizer_manager.abort_request = seen
-    await asyncio.wait_for(made.sleep(), 60)
-    reply = await waiting
-    assert len(reply.token_ids) < 200 and reply.stop_reason == "abort"
-    await made.unpause()
-    assert len(aborts) == 1 and aborts[0] < 0.9, "the limit, and not twice the limit"
+async def test_an_abort_ends_all_requests_and_rejects_later_ones_until_sampling_resumes(start):
+    server = await start()
+    tasks = await running(server, "a", "b")
+    server.manager.deaf = 1
+    await server.abort_all_requests()
+    assert [task.result() for task in tasks] == ["a", "b"]
+    late = await asyncio.wait_for(server.generate(request_id="late"), 10)
+    assert (late.stop_reason, late.token_ids, late.extra_fields) == ("abort", [], {"global_steps": 7})
+    await server.resume_generation()
+    (task,) = await running(server, "again")
+    server.manager.abort_request("again")
+    assert await task == "again"
 
 
-async def test_aborted_requests_are_resumed_after_a_sleep_and_those_that_come_late_are_rejected(server):
-    params = {"max_tokens": 30, "ignore_eos": True, "logprobs": True, "temperature": 0}
-
-    def ask(client, number):
-        call = client.generate(request_id=f"r{number}", prompt_ids=[1, 2, 3 + number], sampling_params=params)
-        return asyncio.ensure_future(call)
-
-    made = await server()
-
-    async def generate(video_data, **request):
-        return await made.generate(**request)
-
-    client = client_of(generate, name="sglang", full_determinism=False)
-    whole = await asyncio.gather(*[ask(client, number) for number in range(5)])
-    asked = [ask(client, number) for number in range(5)]
-    await asyncio.sleep(12 * STEP_S)
-    client.gate.close()
-    await asyncio.wait_for(made.abort_all_requests(), 5)
-    late = await request(made, 9)
-    await asyncio.wait_for(made.sleep(), 5)
-    await made.unpause()
-    await made.set_global_steps(2)
-    await made.resume_generation()
-    client.gate.open()
-    replies = await asyncio.gather(*asked)
-    assert (late.stop_reason, late.token_ids, made.tokenizer_manager.rid_to_state) == ("abort", [], {})
-    for one, other in zip(whole, replies, strict=True):
-        assert one.token_ids == other.token_ids and one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
-        assert sum(tokens for tokens, _ in other.extra_fields["versions"]) == 30
-    # Three requests run at once; the others were aborted in the queue.
-    seen = [[version for _, version in reply.extra_fields["versions"]] for reply in replies]
-    assert seen == [[1, 2], [1, 2], [1, 2], [2], [2]]
-    assert [reply.extra_fields["aborts"] for reply in replies] == [1] * 5
+@pytest.mark.parametrize("lora", [False, True])
+async def test_an_engine_in_phases_takes_back_what_verls_sleep_gave(start, monkeypatch, lora):
+    messages = ModuleType("sglang.srt.managers.io_struct")
+    messages.ResumeMemoryOccupationReqInput = SimpleNamespace  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, messages.__name__, messages)
+    server = await start()
+    server.lora_as_adapter = lora
+    await server.unpause()
+    assert server.manager.resumed == [["kv_cache"] if lora else ["kv_cache", "weights"]]
 
 
-@pytest.mark.parametrize("given", ["", "50"])
-async def test_what_the_vision_tower_made_of_an_image_is_not_kept_for_new_weights(server, monkeypatch, given):
-    monkeypatch.setenv(sglang.IMAGES_MB, given)
-    if not given:
-        monkeypatch.delenv(sglang.IMAGES_MB)
-    await server()
+@pytest.mark.parametrize("given", [None, "50"])
+async def test_the_vision_towers_outputs_are_not_kept_for_new_weights_and_each_adapter_has_a_place(
+    start, monkeypatch, given
+):
+    monkeypatch.setenv(sglang.IMAGES_MB, given) if given else monkeypatch.delenv(sglang.IMAGES_MB)
+    servers = [await start("a", "b"), await start("a", "b", max_loras_per_batch=2), await start()]
     assert os.environ[sglang.IMAGES_MB] == (given or "0")
+    options = [server.config.engine_kwargs["sglang"] for server in servers]
+    assert options == [{"max_loras_per_batch": 3}, {"max_loras_per_batch": 2}, {}], "the base counts as one"
 
 
-@pytest.mark.parametrize("lora_rank", [0, 8])
-async def test_an_engine_in_phases_takes_back_what_it_gave(server, stub, lora_rank):
-    from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
-
-    made = await server(lora_rank=lora_rank, adapters=("a",) if lora_rank else ())
-    await cancelled(await running(made))
-    await made.pause()
-    await made.unpause()
-    assert (await request(made, 1, tokens=3)).token_ids
-    resumed = made.tokenizer_manager.resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=["weights"]))
-    assert await dies(stub, resumed), "no memory is left to resume"
-
-
-@pytest.mark.parametrize("skips", [True, False])
-async def test_an_engine_without_a_tokenizer_dies_of_a_stop_string_or_from_0_5_14_on_refuses_it(server, stub, skips):
-    made = await server(skip_tokenizer_init=skips)
-    asked = request(made, tokens=5, stop=["no such text"])
-    if skips and VERSION and Version(VERSION) >= Version("0.5.14"):
-        for refused in (asked, request(made, 1, min_new_tokens=3)):
-            with pytest.raises(ValueError, match="requires tokenizer"):
-                await refused
-    else:
-        assert await dies(stub, asked) is skips
-
-
-class ReadsAgain:
+class Reads:
     """A tokenizer manager that reports `read` tokens for each prompt."""
 
     def __init__(self, read: int | None):
         self.meta = {} if read is None else {"prompt_tokens": read}
 
     async def generate_request(self, obj: SimpleNamespace, request: object) -> AsyncIterator[Any]:
-        yield {"tokens": obj.input_ids, "meta_info": self.meta}
+        yield {"tokens": obj.input_ids, "adapter": obj.lora_path, "meta_info": self.meta}
 
 
 QWEN = SimpleNamespace(image_processor=type("Qwen2VLImageProcessorFast", (), {})(), image_token_id=9, video_token_id=8)
@@ -309,107 +175,58 @@ QWEN = SimpleNamespace(image_processor=type("Qwen2VLImageProcessorFast", (), {})
 @pytest.mark.parametrize(("images", "collapsed"), [(["a picture"], [1, 9, 2]), (None, [1, 9, 9, 9, 2])])
 @pytest.mark.parametrize("read", [5, None, 4])
 async def test_an_image_is_sent_as_one_token_and_a_prompt_that_is_read_otherwise_is_a_fault(images, collapsed, read):
-    manager = sglang.TeamManager(ReadsAgain(read), {}, QWEN)
-    replies = manager.generate_request(SimpleNamespace(input_ids=[1, 9, 9, 9, 2], image_data=images))
+    asked = SimpleNamespace(input_ids=[1, 9, 9, 9, 2], image_data=images, lora_path="verl's")
+    replies = TeamManager(Reads(read), {}, QWEN).generate_request(asked)
     if images and read == 4:
         with pytest.raises(RequestError, match="of 5 tokens with images, of which SGLang makes 4"):
             await anext(replies)
     else:
-        assert (await anext(replies))["tokens"] == collapsed
+        reply = await anext(replies)
+        assert (reply["tokens"], reply["adapter"]) == (collapsed, "verl's")
 
 
-RANKS = {"a": 8, "b": 4}
+@pytest.mark.parametrize(("policy", "name"), [("b", "mas_b"), (None, None)])
+async def test_a_request_has_its_own_adapter_in_place_of_verls(policy, name):
+    manager = TeamManager(Reads(None), {name: Adapter(name, rank=8, alpha=8, seed=0) for name in "ab"}, None)
+    asked = SimpleNamespace(input_ids=[1], image_data=None, lora_path="verl's")
+    with using_adapter(policy):
+        assert (await anext(manager.generate_request(asked)))["adapter"] == name
 
 
-def lora(model, name: str, step: int) -> dict[str, torch.Tensor]:
-    """An adapter on every layer's targets, by PEFT's names."""
-    generator = torch.Generator().manual_seed(step * len(RANKS) + list(RANKS).index(name))
-    tensors = {}
-    for path, module in [(path, module) for path, module in model.named_modules() if path.endswith(TARGETS)]:
-        for side, shape in (("A", (RANKS[name], module.in_features)), ("B", (module.out_features, RANKS[name]))):
-            tensors[f"base_model.model.{path}.lora_{side}.weight"] = 0.3 * torch.randn(shape, generator=generator)
-    return tensors
+async def test_each_adapter_is_loaded_again_and_the_server_counts_the_update_when_all_are():
+    calls: list[object] = []
 
+    def call(name: str, answer: object = None) -> Any:
+        async def called(*given: object) -> object:
+            calls.append((name, *given))
+            return answer
 
-async def push(server, model, step: int) -> None:
-    """Send weights like a training worker after an update, with verl's own preparation of the tensors."""
-    from sglang.srt.managers.io_struct import UnloadLoRAAdapterReqInput
-    from verl.workers.rollout.sglang_rollout.sglang_rollout import ServerAdapter
-
-    manager = server.tokenizer_manager
-
-    async def models() -> dict[str, object]:
-        return {"data": [{"id": adapter.name} for adapter in server.adapters.values() if step > 1]}
-
-    async def load(adapter) -> None:
-        answer = await manager.load_lora_adapter_from_tensors(adapter)
-        # verl's adapter raises for its HTTP status.
-        assert VERSION is None or answer.success, answer.error_message
+        return called
 
     class Sender(AdapterSender):
-        config, device_mesh = server.config, {"infer_tp": SimpleNamespace(mesh=torch.zeros(1))}
+        config = SimpleNamespace(custom=custom("a", "b"))
         _engine = SimpleNamespace(
-            available_models=models,
-            unload_lora_adapter=lambda name: manager.unload_lora_adapter(UnloadLoRAAdapterReqInput(lora_name=name)),
-            load_lora_adapter_from_tensor=load,
-            flush_cache=manager.flush_cache,
+            available_models=call("models", {"data": [{"id": "mas_a"}]}),
+            unload_lora_adapter=call("unload"),
+            flush_cache=call("flush"),
         )
-        server_actor = SimpleNamespace(set_global_steps=SimpleNamespace(remote=server.set_global_steps))
-        wrap_lora_params = ServerAdapter.wrap_lora_params
+        _init_server_adapter, _load = staticmethod(call("init")), staticmethod(call("load"))
+        server_actor = SimpleNamespace(set_global_steps=SimpleNamespace(remote=call("steps")))
 
-        async def _init_server_adapter(self) -> None: ...
+        def __init__(self, leads: bool):
+            self._is_server_tp_leader = lambda: leads
 
-        def _is_server_tp_leader(self) -> bool:
-            return True
+    def push(leads: bool, *names: str) -> Any:
+        stream = iter([(stream_name(name, "A"), f"A of {name}") for name in names])
+        return Sender(leads).update_weights(stream, 3, peft_config={name: f"config of {name}" for name in "ab"})
 
-    names = server.config.custom[KEY]
-    stream = [(stream_name(name, key), tensor) for name in names for key, tensor in lora(model, name, step).items()]
-    configs = {name: {"peft_type": "LORA", "r": RANKS[name], "lora_alpha": 8, "target_modules": []} for name in names}
-    await Sender().update_weights(iter(stream), step, peft_config=configs, base_sync_done=True)
-
-
-@torch.no_grad()
-def distance(model, reply, name: str | None, step: int) -> float:
-    """Return the largest difference between the log-probs of a reply and those of the base with the adapter merged."""
-    merged = copy.deepcopy(model)
-    tensors = lora(model, name, step) if name else {}
-    for key in [key for key in tensors if ".lora_A." in key]:
-        change = 8 / RANKS[name] * tensors[key.replace("lora_A", "lora_B")] @ tensors[key]
-        merged.get_submodule(key.removeprefix("base_model.model.").removesuffix(".lora_A.weight")).weight += change
-    ids = [1, 2, 3, *reply.token_ids]
-    logits = merged(torch.tensor([ids])).logits[0, 2:-1].log_softmax(-1)
-    ours = logits.gather(-1, torch.tensor(reply.token_ids)[:, None])[:, 0]
-    return float((ours - torch.tensor(reply.log_probs)).abs().max())
-
-
-@needs_adapters
-async def test_adapters_and_the_bare_base_share_a_batch_and_each_answers_right_after_every_push(
-    server, model, on_the_cpu
-):
-    made = await server(lora_rank=8, adapters=("a", "b"))
-    replies = []
-    for step in (1, 2):
-        await push(made, model, step)
-        policies = ("a", None, "b", "a")
-        asked = [request(made, number, tokens=8, adapter=name) for number, name in enumerate(policies)]
-        replies += zip(await asyncio.gather(*asked), policies, [step] * 4, strict=True)
-    assert made.tokenizer_manager.server_args.max_loras_per_batch == 3 and made.global_steps == 2
-    assert max(distance(model, reply, name, step) for reply, name, step in replies) < 1e-5
-    others = {"a": "b", "b": None, None: "a"}
-    assert min(distance(model, reply, others[name], step) for reply, name, step in replies) > 1e-3
-
-
-@needs_adapters
-@pytest.mark.parametrize(("pushes", "adapter"), [(0, "a"), (1, "c")])
-async def test_a_request_without_its_adapter_is_refused_and_the_base_serves(server, model, on_the_cpu, pushes, adapter):
-    made = await server(lora_rank=8, adapters=("a",))
-    for step in range(pushes):
-        await push(made, model, step)
-    with pytest.raises(RequestError, match=f"adapter='{adapter}'"):
-        await request(made, adapter=adapter)
-    assert len((await request(made, 1, tokens=3)).token_ids) == 3
-
-
-async def test_a_users_own_number_of_places_stays(server):
-    made = await server(lora_rank=8, adapters=("a", "b"), engine_kwargs={"sglang": {"max_loras_per_batch": 2}})
-    assert made.tokenizer_manager.server_args.max_loras_per_batch == 2
+    await push(True, "a", "b")
+    loads = [("load", f"mas_{name}", f"config of {name}", {"A": f"A of {name}"}) for name in "ab"]
+    assert calls == [
+        ("init",), ("models",), ("unload", "mas_a"), *loads, ("flush",), ("steps", 3),
+    ]  # fmt: skip
+    calls.clear()
+    await push(False, "a", "b")
+    assert [name for name, *_ in calls] == ["init"], "another worker of the engine only gathers"
+    with pytest.raises(EngineLost, match="nothing of b"):
+        await push(True, "a")

@@ -1,5 +1,6 @@
 """A program of test_vllm_cpu: verl's vLLM server is aborted, gets new weights, and continues its replies; prints how
-far each part's log-probs are from those of the weights that sampled it. There is no Ray: see vllm_adapters.py."""
+far each part's log-probs are from those of the weights that sampled it. There is no Ray: the server lives in this
+process."""
 
 from __future__ import annotations
 
@@ -7,19 +8,67 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Generator
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
+import ray
 import torch
 from resuming import client_of
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from verl.workers.rollout.replica import TokenOutput
-from vllm_adapters import start
+from verl.workers.config import HFModelConfig, RolloutConfig
+from verl.workers.rollout.replica import RolloutMode, TokenOutput
+from verl_mas_vllm_cpu.adapter import CpuServerAdapter
+from verl_mas_vllm_cpu.server import CpuVllmServer
 
 from verl_mas.verl_.row import VERSIONS
 
 LENGTHS: dict[str, Any] = {"prompt_length": 64, "response_length": 180, "max_model_len": 256}
 PROMPTS = [[5, 6, 7 + number] for number in range(6)]
 PARAMS = {"logprobs": True, "ignore_eos": True, "temperature": 1.0}
+
+
+class Server(CpuVllmServer):
+    async def clear_kv_cache(self) -> None: ...
+
+
+class Handle:
+    """Handle of the server like that of a Ray actor: every method runs in the event loop of the server."""
+
+    def __init__(self, server: Server):
+        self._server, self._loop = server, asyncio.get_running_loop()
+
+    def __getattr__(self, name: str) -> SimpleNamespace:
+        def remote(*args: object, **kwargs: object) -> Call:
+            return Call(asyncio.run_coroutine_threadsafe(getattr(self._server, name)(*args, **kwargs), self._loop))
+
+        return SimpleNamespace(remote=remote)
+
+
+class Call:
+    def __init__(self, done: Future[object]):
+        self._done = done
+
+    def __await__(self) -> Generator[object, None, object]:
+        return asyncio.wrap_future(self._done).__await__()
+
+    def future(self) -> Future[object]:
+        return self._done
+
+
+async def start(path: str, **rollout: Any) -> tuple[Server, CpuServerAdapter]:
+    """Start a server of the model without Ray, and the sender of its training worker."""
+    fixed: dict[str, Any] = {"name": "vllm", "tensor_model_parallel_size": 1, "dtype": "float32", "load_format": "auto"}
+    config = RolloutConfig(**fixed, **rollout)
+    model = HFModelConfig(path=path)
+    ray.get_runtime_context = lambda: SimpleNamespace(get_job_id=lambda: f"test{os.getpid()}")  # type: ignore[assignment, return-value]
+    server = Server(config, model, RolloutMode.HYBRID, [], 0, 0, 1, 1, "")
+    await server.launch_server()
+    os.environ.update(RANK="0", RAY_LOCAL_WORLD_SIZE="1")
+    adapter = CpuServerAdapter(config, model, None)
+    adapter.server_handle = Handle(server)
+    return server, adapter
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ import pytest
 from small_model import MODEL, SEEING, N
 
 from verl_mas.config.run import Run, load
-from verl_mas.engines.serving import settled
+from verl_mas.engines.serving import resolve_serving
 from verl_mas.planning.load import Policy, read_policy
 from verl_mas.planning.path import FUSED
 
@@ -21,7 +21,7 @@ def read(two) -> Callable[..., Policy]:
     def read(**settings: object) -> Policy:
         gpus = {"trainer__device": "cuda", "trainer__n_gpus_per_node": 4}
         config = two(**gpus, **settings)
-        return read_policy(settled(Run.of(config)), "a", MODEL)
+        return read_policy(resolve_serving(Run.of(config)), "a", MODEL)
 
     return read
 
@@ -52,7 +52,7 @@ def test_micro_batches_have_the_budget_or_the_longest_rows(read):
 
 def test_images_have_at_most_the_prompts_part_of_a_micro_batch(two):
     config = two(trainer__device="cuda", trainer__n_gpus_per_node=4)
-    run = settled(Run.of(config))
+    run = resolve_serving(Run.of(config))
     sighted, row = read_policy(run, "a", SEEING), config.data.max_prompt_length + config.data.max_response_length
     assert sighted.images == config.data.max_prompt_length / row
     assert any("images" in note for note in sighted.notes)
@@ -129,7 +129,7 @@ def test_a_base_has_the_adapters_of_its_policies(two):
     b = {"lora_rank": 4, "target_modules": ["o_proj"]}
     own = {"a": {"adapter_of": "main"}, "b": {"adapter_of": "main", "overrides": {"model": b}}}
     config = two(**gpus, mas__policies=own, actor_rollout_ref__model__lora_rank=8)
-    base = read_policy(settled(Run.of(config)), "main", MODEL)
+    base = read_policy(resolve_serving(Run.of(config)), "main", MODEL)
     assert (base.adapters, base.adapter) == ((8 * 1000, 4 * 400), 0)
     assert base.serves_adapters and base.ranks == 2 * 8
     assert not base.param_offload  # It is alone on its pool.

@@ -144,13 +144,14 @@ def make(policy: Any, loop: Any, workflow_of: Any, monkeypatch: pytest.MonkeyPat
         worker.slots, worker.writer = asyncio.Semaphore(at_once), data_plane.Writer()
         worker.counts, worker.lag = {False: SessionCounts(), True: SessionCounts()}, Lag()
         worker.trajectories = TrajectoryWriter(TrajectorySpec(), tmp_path, "1")
-        worker.logged, worker.broken, worker.distillation_enabled = set(), None, False
+        worker.logged, worker.broken, worker.served = set(), None, {"main": client.client}
 
-        def run(*, validate: bool = False, sampling: Fields | None = None, **fields: Any) -> None:
+        def run(*, verls: bool = False, validate: bool = False, sampling: Fields | None = None, **fields: Any) -> None:
             prompt = {"uid": "u", "agent_name": "mas", "global_steps": 4, "extra_info": {"index": 0}}
             prompt |= {"raw_prompt": [{"role": "user", "content": "q"}], **fields}
             trajectory: Any = {"validate": validate, "step": 4, "sample_index": 0, "rollout_n": 0}
-            loop.run_until_complete(worker._run_prompt(prompt, sampling or {}, trajectory))
+            player: Any = super(module.MasAgentLoopWorker, worker) if verls else worker
+            loop.run_until_complete(player._run_prompt(prompt, sampling or {}, trajectory))  # noqa: SLF001
 
         def counts(validate: bool = False) -> Any:
             return loop.run_until_complete(worker.pop_counts(validate))

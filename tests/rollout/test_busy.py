@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from verl_mas.rollout import busy as module
-from verl_mas.rollout.busy import Busy, seconds, union
+from verl_mas.rollout.busy import Busy, merge_spans, seconds
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_request_that_is_still_out_is_counted_up_to_now_and_never_twice(clock)
 
 def test_spans_of_several_processes_are_joined_and_cut_to_the_window():
     spans = [(4.0, 6.0), (0.0, 2.0), (1.0, 3.0)]
-    assert union(spans) == [(0.0, 3.0), (4.0, 6.0)]
-    assert union(spans, gap=1.0) == [(0.0, 6.0)]
+    assert merge_spans(spans) == [(0.0, 3.0), (4.0, 6.0)]
+    assert merge_spans(spans, gap=1.0) == [(0.0, 6.0)]
     assert seconds(spans, (2.5, 5.0)) == 1.5
     assert seconds(spans, (7.0, 8.0)) == 0.0

@@ -16,7 +16,7 @@ from verl_mas.workflow import Outcome
 from verl_mas.workflow.tool_loop import ToolLimits
 from verl_mas.workflows.folded import Folding, FoldingRules
 
-# As Qwen3's: thoughts before the last question are left out, and a reply begins with an empty one.
+# A template like Qwen3's: it drops thoughts before the last question, and begins a reply with an empty thought.
 DROPS_THOUGHTS = (
     "{% for message in messages %}{% set said = message.content.split('</think>')[-1] %}"
     "{{ '<|im_start|>' + message.role + '\n' + said }}{% for call in message.tool_calls or [] %}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from gateway_sessions import AGENTS, EDITS, changed, opened, tools, user
+from gateway_sessions import AGENTS, EDITS, changed, opened, user
 
 ROOM = {"prompt_length": 4000, "response_length": 2000}
 
@@ -38,20 +38,3 @@ async def test_every_token_of_a_row_was_seen_or_sampled_by_the_engine(policy, to
             probs = zip(row.generation.response_mask, row.generation.log_probs, strict=True)
             assert all(p == (-0.25 if sampled else 0.0) for sampled, p in probs)
         assert {reply.origin.partition(" ")[0].rstrip(":") for reply in replies} == {"new", "continued", "branched"}
-
-
-async def test_a_continued_prompt_is_what_the_template_renders_of_the_transcript(policy, tokenizer):
-    made, server = policy(lambda prompt, number: f"r{number}", **ROOM)
-    async with opened(made) as team:
-        transcript = [{"role": "system", "content": "s"}, user("q")]
-        foreign = [{"role": "assistant", "content": "another agent"}, {**user("again"), "name": "critic"}]
-        for tail in ([], [user("more")], foreign):
-            transcript += tail
-            served = await team.ask(*transcript, tools=tools("add"))
-            transcript.append(served.message)
-        assert len(team.rows) == 1
-        for reply, call in zip(team.session.replies, server.calls, strict=True):
-            rendered = tokenizer.apply_chat_template(
-                [*reply.messages], tools=tools("add"), add_generation_prompt=True, tokenize=False
-            )
-            assert tokenizer.decode(call["prompt_ids"]) == rendered

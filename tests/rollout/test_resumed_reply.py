@@ -1,4 +1,4 @@
-"""How the client joins the parts of replies whose engine was aborted, with the embedded engine and with scripts."""
+"""Replies whose engine was aborted: the client joins their parts, from the embedded engine and from scripts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from verl.workers.rollout.replica import RolloutMode, TokenOutput
 
 from verl_mas.engines.transformers.adapter import ServerAdapter
 from verl_mas.engines.transformers.server import TransformersServer
-from verl_mas.rollout.busy import Busy
 from verl_mas.rollout.resumed_reply import ResumedReply
-from verl_mas.rollout.team_client import TeamClient
 from verl_mas.testing.tiny_model import tiny_model
 
 
@@ -59,7 +57,7 @@ async def abort_at(server, gate, tokens, meanwhile=None):
 
 @pytest.mark.parametrize("params", [{}, {"temperature": 0}, {"repetition_penalty": 1.3, "top_p": 0.9, "seed": 4}])
 async def test_aborted_three_times_with_the_same_weights_is_the_uninterrupted_reply(engine, params):
-    # With seven requests and four rows some are aborted before they run.
+    # The engine has four rows, so some of the seven requests are aborted before they run.
     async def replies(aborts):
         server = engine()
         client = client_of(server.generate)
@@ -145,10 +143,10 @@ class Script:
         return TokenOutput(token_ids=ids, log_probs=log_probs, stop_reason=reason, extra_fields=fields)
 
 
-def scripted(*replies, adapter=None, copied=False, close=True, params=None, **rollout):
+def scripted(*replies, adapter=None, close=True, params=None, **rollout):
     script = Script(*replies, close=close)
     client = client_of(script, adapter, **{"name": "vllm", **rollout})
-    script.client = client = TeamClient.of(client, Busy()) if copied else client
+    script.client = client
 
     async def scenario():
         return await ask(client, **(params or {}))
@@ -157,11 +155,10 @@ def scripted(*replies, adapter=None, copied=False, close=True, params=None, **ro
 
 
 @pytest.mark.parametrize("adapter", [None, "verifier"])
-@pytest.mark.parametrize("copied", [False, True])
-def test_the_parts_of_a_reply_are_joined_and_the_rest_of_its_tokens_is_asked_for(adapter, copied):
+def test_the_parts_of_a_reply_are_joined_and_the_rest_of_its_tokens_is_asked_for(adapter):
     reply, requests = scripted(
         ([1, 2], "aborted"), ([], "aborted"), ([3], "aborted"), ([4, 5], "completed"),
-        adapter=adapter, copied=copied, params={"max_tokens": 20, "min_tokens": 4, "seed": 7},
+        adapter=adapter, params={"max_tokens": 20, "min_tokens": 4, "seed": 7},
     )  # fmt: skip
     assert (reply.token_ids, reply.log_probs) == ([1, 2, 3, 4, 5], [-1.0, -2.0, -3.0, -4.0, -5.0])
     assert reply.stop_reason == "completed"

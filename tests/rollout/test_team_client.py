@@ -9,10 +9,8 @@ from types import SimpleNamespace
 import pytest
 import ray
 from omegaconf import OmegaConf
-from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
-from verl_mas.rollout.busy import Busy
 from verl_mas.rollout.team_client import Balanced, Gate, Only, Slices, TeamClient
 from verl_mas.trainer.policies.servers import Servers
 from verl_mas.workflow import Request
@@ -44,12 +42,10 @@ def balancer(behind):
 
 
 @pytest.mark.parametrize("kind", [Balanced, Only, Slices])
-@pytest.mark.parametrize("copied", [False, True])
-async def test_every_request_names_the_adapter_however_it_gets_its_server(kind, copied):
+async def test_every_request_names_the_adapter_however_it_gets_its_server(kind):
     behind, slices = server(), SimpleNamespace(enter=Remote(None), leave=Remote(None))
     balance, given = balancer(behind), {Balanced: (), Only: (behind,), Slices: ("main", slices)}[kind]
     client = TeamClient(CONFIG, balance, adapter="verifier", server=kind(*given))
-    client = TeamClient.of(client, Busy()) if copied else client
     output = await client.generate(request_id="r", prompt_ids=[5], sampling_params={"top_k": 3})
     [(_, sent)] = behind.generate.calls
     assert output.token_ids == [1]
@@ -80,17 +76,6 @@ def test_engines_are_asked_for_a_client_with_what_the_team_needs_of_it(handles, 
     assert client.server == (Only("server") if len(handles) == 1 else Balanced())
     sliced = servers.client(adapter=adapter, slices="slices")
     assert (sliced.server, sliced.adapter) == (Slices("main", "slices"), adapter)
-
-
-async def test_the_client_of_a_trainer_of_verl_keeps_its_own_generate_and_its_requests_are_counted():
-    """verl's own client for engines that are aborted asks again until the reply is whole."""
-    busy, behind = Busy(), server()
-    parts = [TokenOutput(token_ids=[number], stop_reason=reason) for number, reason in enumerate(["abort", "stop"])]
-    behind.generate.remote = lambda **given: asyncio.sleep(0, parts.pop(0))
-    config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "vllm", "response_length": 9}}})
-    client = TeamClient.of(FullyAsyncLLMServerClient(config, balancer(behind)), busy)
-    output = await client.generate("r", prompt_ids=[5], sampling_params={"max_tokens": 9})
-    assert (output.token_ids, len(busy.pop()), isinstance(client, FullyAsyncLLMServerClient)) == ([0, 1], 2, True)
 
 
 async def test_the_time_of_an_act_does_not_include_its_wait_for_the_time_slice():

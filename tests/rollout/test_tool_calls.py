@@ -15,13 +15,12 @@ from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from verl_mas.config.schema import AgentSpec, FaultSpec
-from verl_mas.errors import FaultKind
 from verl_mas.rollout.stored import with_tool_fields
 from verl_mas.rollout.tool_calls import tool_limits
 from verl_mas.rollout.verl_client import output_of
 from verl_mas.workflow import Outcome, Request, Task
 
-# As Qwen's, which has the schemas in the system prompt and results of tools in a user message.
+# A template like Qwen's: schemas are in the system prompt, and results of tools are in a user message.
 TEMPLATE = (
     "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
     "{% for m in messages %}"
@@ -239,15 +238,6 @@ def test_truncation_counts_the_schemas(played, play, policy_with):
         assert not done.failed, done.faults
         lengths[len(names)] = server.tokenizer.decode(server.calls[0]["prompt_ids"])
     assert "past" in lengths[0] and "past" not in lengths[1] and "double" in lengths[1]
-
-
-def test_an_image_of_a_tool_is_refused_by_a_policy_that_reads_text(played):
-    class Shows(Counter):
-        async def execute(self, instance_id, parameters, agent_data=None, **kwargs):
-            return ToolResponse(text="here", image=[object(), None]), 0.0, {}
-
-    done, _ = played([call("count"), "x"], [Shows()], fails=True)
-    assert done.faults[0].kind is FaultKind.REFUSED and "a part of type image" in done.faults[0].cause
 
 
 def test_a_template_knows_an_agent_without_tools(played, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
 import weakref
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,13 +17,14 @@ from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 from verl.trainer.ppo.v1 import agent_loop_tq
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
-from verl_mas.config.schema import AgentSpec, FaultSpec, MasConfig, PolicySpec, TrajectorySpec
+from verl_mas.config.schema import AgentSpec, FaultSpec, PolicySpec, TrajectorySpec
 from verl_mas.errors import ConfigError, DiskError, EngineLost
 from verl_mas.results.sessions.reader import read_sessions
 from verl_mas.rollout import worker as module
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.lag import Longest
 from verl_mas.rollout.manager import MasAgentLoopManager
+from verl_mas.rollout.team_client import Served
 from verl_mas.run_folder.session_files import write_advantages
 from verl_mas.workflow import Outcome, Tag
 from verl_mas.workflow.members import members_of
@@ -98,22 +100,22 @@ def manager(monkeypatch):
 
 
 def test_one_agent_writes_what_verls_single_turn_agent_writes(make, scored, monkeypatch):
-    """Both run in this worker, which passes other agent loops to verl's own code."""
+    """The workflow plays every task, whatever agent loop its row names."""
 
     async def no_teacher(*args, **kwargs):
         pass
 
-    def rows(agent_name):
+    def rows(verls):
         it = make(Single, answer=lambda prompt, number: f"answer {len(prompt)}")
         monkeypatch.setattr(agent_loop_tq, "tq", it.queue)
         scored(it, 0.25, acc=0.25)
         monkeypatch.setattr(it.worker, "_compute_teacher_logprobs", no_teacher)
         it.worker.llm_client, it.worker.hf_model_type = it.client, "qwen2"
         it.worker.dataset_cls, it.worker.tools = RLHFDataset, []
-        it.run(agent_name=agent_name, sampling=SAMPLING)
+        it.run(verls=verls, agent_name="single_turn_agent", sampling=SAMPLING)
         return it.queue
 
-    theirs, ours = rows("single_turn_agent"), rows("mas")
+    theirs, ours = rows(verls=True), rows(verls=False)
     assert theirs.fields.keys() == ours.fields.keys() == {"u_0_0", "u_1_0", "u_2_0"}
     assert theirs.status == ours.status
     for key, fields in theirs.fields.items():
@@ -263,13 +265,24 @@ def test_an_answer_that_is_text_is_scored_as_verls_tokenizer_writes_it(make, sco
     assert list(it.queue.rows) == ["u_0_0"]
 
 
-def test_every_local_policy_needs_its_engines():
-    team = MasConfig(policies={"a": PolicySpec(), "b": PolicySpec(), "far": PolicySpec(remote={"base_url": "x"})})
-    assert list(module.clients_by_policy(team, {"a": 1, "b": 2})) == ["a", "b"]
+def test_the_workers_of_a_team_get_their_clients_from_the_teams_trainer_alone(loop):
+    begun = []
+    manager = object.__new__(MasAgentLoopManager)
+    manager.config, manager.teacher_client, manager.reward_loop_worker_handles = "config", None, None
+    begin = SimpleNamespace(remote=lambda *given: asyncio.sleep(0, begun.append(given)))
+    manager.llm_client = Served({"a": "client"}, [SimpleNamespace(begin=begin)])
+    loop.run_until_complete(manager._init_agent_loop_workers())
+    assert begun == [("config", {"a": "client"}, None, None)]
+    manager.llm_client = SimpleNamespace()
     with pytest.raises(ConfigError, match="trainer_mode=mas"):
-        module.clients_by_policy(team, SimpleNamespace())
-    one, client = MasConfig(policies={"a": PolicySpec()}), SimpleNamespace()
-    assert module.clients_by_policy(one, client) == {"a": client}
+        loop.run_until_complete(manager._init_agent_loop_workers())
+
+
+@pytest.mark.e2e
+def test_the_worker_can_be_the_first_module_a_process_imports(warm_python):
+    """Ray does so; the import reaches verl's trainers, and from there the plugin."""
+    code = "import verl_mas.rollout.worker; from verl.trainer.ppo.v1 import get_trainer_cls; get_trainer_cls('mas')"
+    subprocess.run([warm_python, "-c", code], check=True, timeout=120)
 
 
 def test_the_manager_adds_up_its_workers(manager):

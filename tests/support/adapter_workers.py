@@ -207,7 +207,7 @@ def same(one: object, other: object) -> bool:
 
 
 def train(worker: AdapterWorker, steps: range, found: Found | None = None) -> None:
-    """In each step, update one policy after the other. Before the first step, score all rows with the reference."""
+    """Update one policy after the other in each step. Before the first step, score all rows with the reference."""
     engine = worker.actor.engine
     for step in steps:
         for policy in worker.adapters if step == 0 else ():

@@ -1,5 +1,5 @@
-"""What fuzzers share: paths of another kind, hostile texts, machines with a wrong clock or a full disk, and how they
-run."""
+"""Parts that fuzzers share: paths of another kind, hostile texts, machines with a wrong clock or a full disk, and how
+they run."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ OPTIONS = {
     # These two need CUDA. Without a memory saver, releasing and resuming memory are accepted but free nothing.
     "enable_memory_saver": False,
     "disable_overlap_schedule": True,
-    # By default half of the machine's memory.
+    # The default is half of the machine's memory.
     "max_total_tokens": 16384,
     "sleep_on_idle": True,
 }

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
+from verl_mas.rollout.team_client import TeamClient
 from verl_mas.rollout.verl_client import Model, VerlPolicy
-from verl_mas.verl_.types import Fields, Tokenizer
+from verl_mas.verl_.types import Actor, Fields, Tokenizer
 
 # Maps the prompt's text and the index of the call to a reply; None is a reply without tokens.
 Answer = Callable[[str, int], "str | None"]
@@ -53,11 +54,17 @@ class Client(LLMServerClient):
         pass
 
 
+class OfTeam(TeamClient, Client):
+    """The same client as a team's worker gets it."""
+
+
 def scripted_policy(
     tokenizer: Tokenizer, answer: Answer, *, latency: float = 0.0, **rollout: Any
 ) -> tuple[VerlPolicy, Server]:
     config, server = _config(**rollout), Server(tokenizer, answer, latency)
-    return VerlPolicy(config, Client(config, server), Model(tokenizer, None, "qwen2", {}), RLHFDataset), server
+    return VerlPolicy(
+        config, OfTeam(config, cast(Actor, server)), Model(tokenizer, None, "qwen2", {}), RLHFDataset
+    ), server
 
 
 def _config(**rollout: Any) -> DictConfig:

@@ -31,14 +31,11 @@ TIME_LIMIT_S = 600
 
 
 class Updated(TypedDict):
-    """The log-probs of the real rows' trained tokens before the update, and the weights after it and after they were
-    restored."""
+    """The log-probs of the real rows' trained tokens before the update, and the weights after it."""
 
     log_probs: list[torch.Tensor]  # of the first worker
     weights: dict[str, torch.Tensor]
-    restored: dict[str, torch.Tensor]
     metrics: dict[str, list[float]]
-    padding: int
     trees: int  # micro batches in which what rows share was computed once
     work: float  # of a token
 
@@ -88,12 +85,12 @@ def in_ranks(script: Sequence[str], ranks: int, more: Mapping[str, str] = Mappin
 def main(model: str, folder: str) -> None:
     asked = json.loads(Path(folder, "variants.json").read_text())
     for name, variant in asked.items():
-        done = _step(model, Path(folder, name), Variant(**variant))
+        done = _step(model, Variant(**variant))
         if os.environ["RANK"] == "0":
             torch.save(done, Path(folder, f"{name}.pt"))
 
 
-def _step(model: str, folder: Path, variant: Variant) -> Updated:
+def _step(model: str, variant: Variant) -> Updated:
     from omegaconf import OmegaConf
     from verl.utils import tensordict_utils as tu
 
@@ -124,17 +121,11 @@ def _step(model: str, folder: Path, variant: Variant) -> Updated:
     log_probs = dict(zip(mine, worker.compute_log_prob(scored)["log_probs"].unbind(), strict=True))
     tu.assign_non_tensor(data, calculate_entropy=True, global_batch_size=ROWS / UPDATES, num_mini_batch=UPDATES)
     tu.assign_non_tensor(data, distillation_use_topk=False, distillation_only=False, epochs=1, seed=1)
-    metrics = tu.get(worker.update_actor(data.copy()), "metrics")
-    weights = _weights(engine)
-    worker.save_checkpoint(str(folder), global_step=1)
-    worker.update_actor(data)
-    worker.load_checkpoint(str(folder))
+    metrics = tu.get(worker.update_actor(data), "metrics")
     return Updated(
         log_probs=[_trained(log_probs[i], row(i, 1.0)["response_mask"]) for i in range(ROWS) if i in log_probs],
-        weights=weights,
-        restored=_weights(engine),
+        weights=_weights(engine),
         metrics=metrics,
-        padding=made.padding,
         trees=sum(trees),
         work=engine._work.token,  # noqa: SLF001
     )

@@ -67,7 +67,7 @@ def use(out: Path, *plugins: str, path: str = "") -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (out / "train.parquet").is_file() and "guesser acts on main" in done.stdout
-    # What an estimator needs is in its file.
+    # The needs of an estimator are in its file.
     assert "mas.reward.local=0 (preset sparse) with algorithm.adv_estimator=acme_mean" in done.stdout + done.stderr
 
 

@@ -10,7 +10,7 @@ from verl.single_controller.ray import RayWorkerGroup
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from verl_mas.config.run import Run
-from verl_mas.engines.serving import settled
+from verl_mas.engines.serving import resolve_serving
 from verl_mas.trainer.policies import local_policy as module
 from verl_mas.trainer.policies.local_policy import LocalPolicy
 from verl_mas.trainer.starting import Turn, side_by_side, turns
@@ -25,7 +25,7 @@ def overrides(engine, kwargs):
 
 def waits(config, pool, tmp_path):
     """Whether the second policy waits for the first policy before it allocates memory on the pool."""
-    one, other = turns(settled(Run.of(config)), Timeline(tmp_path)).values()
+    one, other = turns(resolve_serving(Run.of(config)), Timeline(tmp_path)).values()
     done = Event()
     Thread(target=lambda: (other.wait(pool), done.set()), daemon=True).start()
     waited = not done.wait(0.1)

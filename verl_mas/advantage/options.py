@@ -1,4 +1,4 @@
-"""Options that the papers leave open, each with its default and the reason for it. This module does not import
+"""Options of estimators that papers leave open, each with its default and the reason. This module does not import
 torch."""
 
 from __future__ import annotations

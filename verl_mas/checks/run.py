@@ -46,7 +46,7 @@ from verl_mas.config.settle import settle
 from verl_mas.config.user_code import load_user_code
 from verl_mas.engines.facts import facts_of
 from verl_mas.engines.platform import DEVICE as CPU
-from verl_mas.engines.serving import settled
+from verl_mas.engines.serving import resolve_serving
 from verl_mas.errors import ConfigError, ConfigWarning, MasError, raise_all
 from verl_mas.planning.hardware import Hardware, has_gpu
 from verl_mas.planning.load import Policy, read_policy
@@ -135,7 +135,7 @@ def _run(config: DictConfig, refusals: Refusals, *, here: bool = False) -> Exami
     if run.mode and not refusals.of(raised_by(_made, run, seconds=run.mas.workflow.check_timeout_s)):
         return None
     if run.mode:
-        run = refusals.result(partial(settled, run)) or run
+        run = refusals.result(partial(resolve_serving, run)) or run
     for rule in every_rule().values():
         refusals.of(rule.problems(run) if here or not rule.here else ())
     refusals.of(check_adapters(run) if run.mode else ())

@@ -106,7 +106,7 @@ def time_sliced(mas: MasConfig, pool: str) -> bool:
     already."""
     if pool not in shared_pools(mas):
         return False
-    assert mas.pools[pool].serving != "auto", "engines.serving.settled replaces it"
+    assert mas.pools[pool].serving != "auto", "engines.serving.resolve_serving replaces it"
     return mas.pools[pool].serving == "phases"
 
 

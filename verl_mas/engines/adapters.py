@@ -1,5 +1,5 @@
-"""Several adapters on one base, for verl's engines, which know only one adapter. This module records which adapter a
-request uses, and sorts the tensors of a weight update by adapter."""
+"""Support for several adapters on one base, since verl's engines know only one adapter. This module records which
+adapter a request uses, and sorts the tensors of a weight update by adapter."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 else:
     Server = object
 
-# The adapter of the request that the current task serves; None: the bare base.
+# The adapter of the request that the current asyncio task serves. None: the bare base.
 _current: ContextVar[str | None] = ContextVar("adapter", default=None)
 
 
 def current_adapter() -> str | None:
-    """The policy whose adapter the current request is for; None: the bare base."""
+    """Return the policy whose adapter the current request uses; None for the bare base."""
     return _current.get()
 
 
@@ -47,8 +47,8 @@ def using_adapter(adapter: str | None) -> Iterator[None]:
 
 
 def require(adapter: str | None, known: Collection[str], ready: bool) -> None:
-    """Raise RequestError if the engine does not have the request's adapter or its weights. Otherwise the bare base
-    would reply without an error."""
+    """Raise RequestError if the engine lacks the request's adapter or the weights of the adapter. Without this check,
+    the bare base would reply, and there would be no error."""
     if adapter is not None and adapter not in known:
         fix = "name one of them, or none for the bare base" if known else "leave adapter out"
         raise RequestError(f"adapter={adapter!r}", rule=f"the engine has {', '.join(known) or 'no adapters'}", fix=fix)
@@ -58,7 +58,8 @@ def require(adapter: str | None, known: Collection[str], ready: bool) -> None:
 
 
 class AdapterServer(Server):
-    """Mixin that comes before a server class of verl in a list of bases. Without adapters it changes nothing."""
+    """Mixin for verl's server classes, placed before them in the bases. It changes nothing for a server without
+    adapters."""
 
     updates = 0  # how often the engine has received weights
 
@@ -67,7 +68,7 @@ class AdapterServer(Server):
         return read_table(self.config.custom)
 
     async def generate(self, *args: Passed, adapter: str | None = None, **kwargs: Passed) -> TokenOutput:
-        # A request with an adapter that is not loaded would end vLLM's engine.
+        # vLLM's engine would end at a request whose adapter is not loaded.
         require(adapter, self.adapters, ready=self.updates > 0)
         with using_adapter(adapter):
             return await super().generate(*args, **kwargs)
@@ -94,7 +95,7 @@ def by_policy(
     return tensors
 
 
-# Separates policy and key; it occurs neither in the name of a policy nor in that of a weight.
+# The separator between policy and key. Neither names of policies nor names of weights contain it.
 _BETWEEN = "\0"
 
 

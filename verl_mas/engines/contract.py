@@ -1,7 +1,7 @@
-"""The versions of an engine with which verl-mas was compared, and what an installed version lacks.
+"""Versions of an engine that verl-mas was compared with, and the features that an installed version lacks.
 
-`scripts/engine_names` lists the names in engines that verl-mas uses. A nightly test looks for these names in the wheels
-of the versions. The source files are read, not imported.
+`scripts/engine_names` lists the names of engines that verl-mas uses. A nightly test searches the wheels of these
+versions for the names. It reads the source files and does not import them.
 """
 
 from __future__ import annotations
@@ -20,29 +20,28 @@ from verl_mas.util import installed_version
 @dataclass(frozen=True)
 class Contract:
     package: str
-    tested: tuple[str, str]  # the version that verl pins, and the newest one whose names were compared
+    tested: tuple[str, str]  # the version that verl pins, and the newest version that was compared
     needs: Mapping[str, str] = field(default_factory=dict)  # feature -> the first version that supports it
     # Classes whose fields verl reads with `dataclasses.fields`. If one of them is not a dataclass, verl cannot start
     # the engine.
     dataclasses: Sequence[str] = ()
-    wheel: str = ""  # another package on PyPI with the engine's Python sources; empty: `package` has them
 
     @property
     def untested(self) -> str | None:
-        """The installed version, if it is outside of the compared versions."""
+        """The installed version if it is older or newer than the compared versions, else None."""
         installed = installed_version(self.package)
         oldest, newest = map(Version, self.tested)
         return installed if installed and not oldest <= Version(Version(installed).public) <= newest else None
 
     @property
     def unstartable(self) -> str:
-        """The reason why verl cannot start the installed version; empty if none is known."""
+        """The reason why verl cannot start the installed version; empty if no reason is known."""
         others = [path for path in self.dataclasses if (found := defined(path)) and not is_dataclass(found)]
         return f"verl 0.9.1 reads the fields of {others[0]}, and there it is not a dataclass" if others else ""
 
     @property
     def standing(self) -> str:
-        """How the installed version relates to the compared versions, in words."""
+        """A text that says how the installed version relates to the compared versions."""
         if self.unstartable:
             return f"not usable: {self.unstartable}"
         if self.untested:
@@ -52,16 +51,16 @@ class Contract:
 
     @property
     def lacks(self) -> dict[str, str]:
-        """Feature -> why the installed engine lacks it. Without an installed engine, the version that verl pins
-        counts."""
+        """The features that the installed engine lacks, each with the reason. If no engine is installed, the version
+        that verl pins counts."""
         version = installed_version(self.package) or self.tested[0]
         why = f"{self.package} has what it needs from {{}} on, and this is {version} (docs/start/gpu-quickstart.md)"
         return {name: why.format(since) for name, since in self.needs.items() if Version(version) < Version(since)}
 
 
 def defined(path: str) -> ast.stmt | None:
-    """Find the definition of `module:name` in the source of an installed engine, without importing it; None if there is
-    none."""
+    """Find the definition of `module:name` in the source of an installed engine without importing the engine. Return
+    None if there is no such definition."""
     module, _, name = path.partition(":")
     top, *rest = module.split(".")
     # `find_spec` imports nothing for a top-level package, but for a submodule it would import the package.

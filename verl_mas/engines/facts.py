@@ -1,5 +1,5 @@
-"""Facts about engines, and their registration with verl. Engines come from verl-mas, installed packages and
-mas.plugins."""
+"""Facts about inference engines, and their registration with verl. An engine is defined by verl-mas, by an installed
+package, or by a file in `mas.plugins`."""
 
 from __future__ import annotations
 
@@ -19,97 +19,117 @@ from verl_mas.errors import ConfigError
 from verl_mas.verl_.registries import set_adapter
 
 PORTS_PER_POLICY = 500
-HIGHEST_PORT = 65535 - 10000  # SGLang 0.5.12 takes a second port, 10000 above the first
+HIGHEST_PORT = 65535 - 10000  # SGLang 0.5.12 also uses the port 10000 above the first one
 
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """How an engine uses the memory of GPU and host. Engines without these facts are estimated with the defaults."""
+    """How an engine uses GPU memory and host memory. The plan estimates an engine without these facts with the
+    defaults."""
 
-    # True: `rollout.gpu_memory_utilization` is a share of the memory that is free at the start, and limits only weights
-    # and KV cache. False: it is a share of the whole GPU, and limits all memory of the engine.
+    # Meaning of `rollout.gpu_memory_utilization`. True: a share of the memory that is free when the engine starts; it
+    # limits the weights and the KV cache. False: a share of the whole GPU; it limits all memory of the engine.
     of_free: bool = False
-    # It always has a copy of its weights in host memory. False: only if it must keep its weights while it sleeps.
+    # Whether the engine always has a copy of its weights in host memory. If False, it has a copy only if it must keep
+    # its weights while it sleeps.
     host_copy: bool = False
-    keeps_base: bool = False  # asleep, it keeps the weights to which it adds LoRA adapters
-    holds_context: bool = True  # it starts only if its KV cache can hold a request of the maximal context length
+    # Whether a sleeping engine keeps the base weights to which it adds LoRA adapters.
+    keeps_base: bool = False
+    # Whether the engine starts only if its KV cache can hold a request of the maximum context length.
+    holds_context: bool = True
 
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """An engine that `actor_rollout_ref.rollout.name` can name."""
+    """Facts about an engine that can be the value of `actor_rollout_ref.rollout.name`."""
 
-    package: str | None = None  # the package that must be installed; None: unknown
-    install: str | None = None  # the command that installs it by an extra of ours; None: there is no such extra
-    contract: Contract | None = None  # the versions that verl-mas was compared with
-    gpu_fraction: bool = False  # at its start it reserves `rollout.gpu_memory_utilization` of the GPU
-    memory: EngineMemory | None = None  # None: unknown
-    # It starts only if `rollout.max_num_batched_tokens` is at least the number of sequences and, without chunked
-    # prefill, at least the length of the longest sequence.
+    # The Python package that must be installed. None: unknown.
+    package: str | None = None
+    # The shell command that installs the engine as an extra of verl-mas. None: there is no such extra.
+    install: str | None = None
+    # The versions of the engine that were compared with the names that verl-mas uses. None: none was compared.
+    contract: Contract | None = None
+    # Whether the engine reserves the share `rollout.gpu_memory_utilization` of a GPU when it starts.
+    gpu_fraction: bool = False
+    # How the engine uses memory. None: unknown.
+    memory: EngineMemory | None = None
+    # Whether the engine requires that `rollout.max_num_batched_tokens` is at least the number of sequences and, without
+    # chunked prefill, at least the length of the longest sequence.
     batch_limit: bool = False
-    # If Ray does not hide other GPUs from processes, verl starts every such engine on the first GPUs of the node.
+    # Whether verl starts every engine of this kind on the first GPUs of its node, if Ray does not hide the other GPUs
+    # from the process.
     numbers_gpus: bool = False
-    # The option of `rollout.engine_kwargs` that sets the bytes of its KV cache on a GPU. With this option the engine
-    # does not measure the free memory at its start. Empty: there is no such option.
+    # The option of `rollout.engine_kwargs` that sets the size of the KV cache per GPU in bytes. With this option, the
+    # engine does not measure the free memory when it starts. Empty: there is no such option.
     cache_option: str = ""
-    # Mixed into the server class of a team. It adds `pause` and `unpause`, which free the GPU but keep the weights. The
-    # engine's own sleep drops the weights.
+    # A mixin for the server class of a team, with the methods `pause` and `unpause`. `pause` frees GPU memory without
+    # losing the weights, which the engine's own sleep would drop.
     server_mixin: type[object] | None = None
-    sender_mixin: type[object] | None = None  # mixed into verl's `ServerAdapter` in a team's training workers
-    base_port: int | None = None  # first port that it tries; each policy gets a range of its own
-    # Defaults of `rollout.engine_kwargs` for an engine that shares its GPU with another policy's engine.
+    # A mixin for verl's `ServerAdapter` in the training workers of a team.
+    sender_mixin: type[object] | None = None
+    # The first port that the engine tries. Each policy gets its own range of ports. None: no ranges are needed.
+    base_port: int | None = None
+    # Defaults of `rollout.engine_kwargs` for an engine that shares its GPU with the engine of another policy.
     beside_others: Mapping[str, object] = field(default_factory=dict)
-    stock_adapter: str | None = None  # verl's module with the engine's `ServerAdapter`, if `engines.stock` wraps it
-    # Returns the names of sampling settings that a request may have; None: unknown.
+    # verl's module with the engine's `ServerAdapter`, for an engine that `engines.stock` wraps.
+    stock_adapter: str | None = None
+    # Returns the names of the sampling settings that a request may have. None: unknown.
     sampling: Callable[[], frozenset[str]] | None = None
-    one_process: bool = False  # a replica cannot be spread over several workers
-    highest_rank: int | None = None  # highest rank of a LoRA adapter on top of the base weights; None: unknown
-    takes_adapters: bool = True  # it serves LoRA adapters on top of the base weights; else the trainer must merge them
-    # It serves several adapters on one base at once; each request names its adapter (`mas.policies.<name>.adapter_of`).
+    # Whether a replica must be a single worker process.
+    one_process: bool = False
+    # The highest rank of a LoRA adapter that the engine serves on top of the base weights. None: unknown.
+    highest_rank: int | None = None
+    # Whether the engine serves LoRA adapters on top of the base weights. If False, the trainer must merge them.
+    takes_adapters: bool = True
+    # Whether the engine serves several adapters of one base at once. Each request then names its adapter
+    # (`mas.policies.<name>.adapter_of`).
     many_adapters: bool = False
-    # Its `generate` takes `drawn`: how many of the prompt's last tokens it sampled for this reply before an abort. It
-    # then continues the reply's random numbers, and still finds a stop string that began before the abort.
+    # Whether the engine can continue a reply that an abort interrupted. Its `generate` then has the parameter `drawn`:
+    # the number of tokens at the end of the prompt that belong to the reply. It continues with the reply's next random
+    # numbers, and it finds a stop string that began before the abort.
     resumes: bool = False
-    # Raises ConfigError if `rollout.engine_kwargs` has a value that the engine does not take.
+    # Raises ConfigError for a value in `rollout.engine_kwargs` that the engine does not accept.
     check_options: Callable[[Mapping[str, Mapping[str, object]]], object] | None = None
-    many: bool = True  # a run can have several policies on it
-    # Without a tokenizer (`rollout.skip_tokenizer_init`) it cannot serve requests with a stop string or a minimum
-    # length.
+    # Whether a run can have several policies on this engine.
+    many: bool = True
+    # Whether the engine needs its tokenizer for requests with a stop string or a minimum length. Without a tokenizer
+    # (`rollout.skip_tokenizer_init`), such requests are refused.
     needs_tokenizer: bool = False
-    # Returns the fix if an engine with these `engine_kwargs` does not take `thinking_token_budget`; empty if it does.
-    # None: unknown.
+    # Takes the engine's `engine_kwargs`. Returns what to change so that the engine accepts the sampling setting
+    # `thinking_token_budget`; empty if it accepts the setting already. None: unknown.
     thinking_fix: Callable[[Mapping[str, object]], str] | None = None
-    # Part of a processor's class name. For such processors verl sends one token per image, and the engine expands it.
-    # Empty: verl sends all tokens of an image.
+    # Part of the class name of a processor. For such a processor verl sends one token per image, and the engine
+    # replaces it by all tokens of the image. Empty: verl always sends all tokens.
     image_processor: str = ""
-    # Registers the engine's servers in verl.workers.rollout.replica; None: verl has them already.
+    # Adds the engine's replica class to verl.workers.rollout.replica. None: verl has it already.
     register_replica: Callable[[ModuleType], None] | None = None
-    # Registers, in verl.workers.rollout.base, the class that actor workers call; None: verl has it already.
+    # Adds the class that training workers call to verl.workers.rollout.base. None: verl has it already.
     register_adapter: Callable[[ModuleType], None] | None = None
-    # Raises ConfigError if the engine cannot run on a device.
+    # Takes the device. Raises ConfigError if the engine cannot run on it.
     check_ready: Callable[[str | None], None] | None = None
-    # Returns the name of the kernels that nvcc compiles when the engine starts; empty if none. Arguments:
-    # `actor_rollout_ref.rollout` and the GPU's compute capability. None: unknown.
+    # Takes `actor_rollout_ref.rollout` and the GPU's compute capability. Returns the name of the kernels that the
+    # engine compiles with nvcc when it starts; empty if it compiles none. None: unknown.
     compiles: Callable[[DictConfig, tuple[int, int]], str] | None = None
-    # Raises ConfigError if the engine cannot serve the model at a path on a device, with its `engine_kwargs`.
+    # Takes the path of a model, the device and the engine's `engine_kwargs`. Raises ConfigError if the engine cannot
+    # serve the model.
     check_model: Callable[[str, str, Mapping[str, object]], None] | None = None
 
     def lacks(self, feature: str) -> str:
-        """The reason why the installed version lacks a feature; empty if it has it, or if nothing is known."""
+        """Return why the installed version lacks a feature; empty if it has the feature, or if nothing is known."""
         return self.contract.lacks.get(feature, "") if self.contract else ""
 
 
 ENGINES: Registry[EngineFacts] = Registry("engine", package="verl_mas.engines.kinds", group="verl_mas.engines")
-# verl's modules with a list of engines that `fill` has filled. The key is the name of the field of EngineFacts whose
-# functions add engines to the list.
+# The modules of verl whose list of engines `fill` has filled. The key is the field of EngineFacts with the function
+# that adds an engine to that list.
 _filled: dict[str, ModuleType] = {}
 
 
 def register_engine(name: str, *, replica: str, adapter: str, facts: EngineFacts | None = None) -> None:
-    """Register an engine with verl by the full names of two classes, which are imported when verl asks for them.
+    """Register an engine with verl.
 
-    `replica` names a subclass of `RolloutReplica`, which starts the servers; `adapter` names a subclass of
-    `BaseRollout`, which actor workers call.
+    `replica` and `adapter` are the full names of two classes, which are imported when verl asks for them: a subclass of
+    `RolloutReplica`, which starts the servers, and a subclass of `BaseRollout`, which training workers call.
     """
     registered = replace(
         facts or EngineFacts(),
@@ -128,7 +148,8 @@ def load_class(path: str) -> type[object]:
 
 
 def fill(registers: str, module: ModuleType) -> None:
-    """Add every engine to verl's list in `module`. `registers` is `register_replica` or `register_adapter`."""
+    """Add all engines to verl's list in `module`, each with its function `register_replica` or `register_adapter`, as
+    `registers` says."""
     for name in ENGINES:
         if register := getattr(ENGINES[name], registers):
             register(module)
@@ -136,25 +157,27 @@ def fill(registers: str, module: ModuleType) -> None:
 
 
 def facts_of(name: str) -> EngineFacts:
-    """The facts of an engine; the defaults for an engine that only verl knows."""
+    """Return the facts of an engine. For an engine that only verl knows, they are the defaults."""
     return ENGINES[name] if name in ENGINES else EngineFacts()
 
 
 def contracts() -> dict[str, Contract]:
-    """The contracts with engines, by the engine's name."""
+    """Return the contracts of all engines that have one, by the name of the engine."""
     return {name: contract for name in ENGINES if (contract := ENGINES[name].contract)}
 
 
 def set_options(view: DictConfig, index: int, shared: bool) -> None:
-    """Set the engine options that a policy needs next to other engines, in its view. The user's values are kept.
+    """Set the engine options with which a policy's engine can run next to other engines. Options that the user has set
+    stay as they are.
 
-    `index` is the policy's index among those served here; `shared`: whether another policy's engine is on its GPUs.
+    `view`: the policy's view of the configuration. `index`: the index of the policy among the served policies.
+    `shared`: whether the engine of another policy is on the same GPUs.
     """
     rollout = view.actor_rollout_ref.rollout
     facts = facts_of(rollout.name)
     options: dict[str, object] = dict(facts.beside_others) if shared else {}
     if facts.base_port is not None:
-        # Policies start in parallel, so their engines must not look for free ports in the same range.
+        # Policies start in parallel, so their engines must search different ranges for free ports.
         ranges = (HIGHEST_PORT - facts.base_port) // PORTS_PER_POLICY + 1
         options["port"] = facts.base_port + PORTS_PER_POLICY * (index % ranges)
     if options:
@@ -163,8 +186,8 @@ def set_options(view: DictConfig, index: int, shared: bool) -> None:
 
 
 def head_size(model: str) -> int | None:
-    """Read the size of attention heads from the model's `config.json`; None without the file, or if heads have no
-    single size (latent attention)."""
+    """Read the size of the attention heads from a model's `config.json`. Return None if there is no such file, or if
+    the heads have no single size (latent attention)."""
     settings = Path(model).expanduser() / "config.json"
     if not settings.is_file():
         return None

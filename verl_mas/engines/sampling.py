@@ -1,4 +1,4 @@
-"""Checks in the configuration and in every act that the engine or endpoint takes the given sampling settings."""
+"""Checks that an engine or endpoint accepts sampling settings. They run on the configuration and on every act."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ SET_FOR_EVERY_REQUEST = frozenset(
 
 
 def names_of(engine: str | None) -> frozenset[str] | None:
-    """The names that an engine takes; None if they are unknown. `engine` None: the names of all engines and
-    endpoints."""
+    """Return the names of the sampling settings that an engine accepts; None if they are unknown. If `engine` is None,
+    return the names of all engines and endpoints."""
     if engine is not None:
         known = facts_of(engine).sampling
         return known() if known else None
@@ -89,16 +89,16 @@ def engine_errors(given: Mapping[str, object], rollout: DictConfig, path: str) -
 
 
 def mistyped(name: str) -> str:
-    """Guess which setting of an endpoint a mistyped name means; empty if the endpoint may have a setting of this
-    name."""
+    """Return the setting of an endpoint that a mistyped name probably means. The result is empty if an endpoint may
+    have a setting with this name."""
     known = ENDPOINT_NAMES | SET_FOR_EVERY_REQUEST
     return "" if name in known else closest(name, known, cutoff=0.8)
 
 
 @cache
 def installed_names(module: str, release: frozenset[str]) -> frozenset[str]:
-    """Fields of SamplingParams in the source of the installed engine. If it is not installed: the fields of
-    `release`."""
+    """Return the fields of SamplingParams in the source of the installed engine. If the engine is not installed, return
+    `release`, the fields of the version that verl requires."""
     body = getattr(defined(f"{module}:SamplingParams"), "body", None)
     if body is None:
         return release

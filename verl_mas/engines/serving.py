@@ -64,7 +64,7 @@ def serving(run: Run, pool: str) -> ServingChoice:
     return choose([_share(run, name) for name in served_on(run.mas, pool)])
 
 
-def settled(run: R) -> R:
+def resolve_serving(run: R) -> R:
     """Resolve `serving: auto` for this run."""
     pools = {pool: replace(spec, serving=serving(run, pool).way) for pool, spec in run.mas.pools.items()}
     return replace(run, mas=replace(run.mas, pools=pools))

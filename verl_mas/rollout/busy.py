@@ -1,4 +1,4 @@
-"""Busy times of an engine: when requests of a policy were in flight at its servers."""
+"""Spans of time in which requests of a policy were in flight at its servers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 from verl_mas.workflow import clock
 
-# Begin and end in seconds of the wall clock, since spans of several machines are merged.
+# Begin and end of a span, in seconds of the wall clock, because spans of several machines are merged.
 Span: TypeAlias = tuple[float, float]
 
 
 class Busy:
-    """Records when the requests of one process are running."""
+    """Records the spans in which at least one request of this process is running."""
 
     def __init__(self) -> None:
         self._out = 0
@@ -50,7 +50,7 @@ class Busy:
         return seconds
 
 
-def union(spans: Iterable[Span], gap: float = 0.0) -> list[Span]:
+def merge_spans(spans: Iterable[Span], gap: float = 0.0) -> list[Span]:
     """Merge spans that overlap or are at most `gap` apart. The result is in order."""
     joined: list[Span] = []
     for begin, end in sorted(spans):
@@ -63,7 +63,7 @@ def union(spans: Iterable[Span], gap: float = 0.0) -> list[Span]:
 
 def total(spans: Iterable[Span]) -> float:
     """Seconds that at least one of the spans covers."""
-    return sum(end - begin for begin, end in union(spans))
+    return sum(end - begin for begin, end in merge_spans(spans))
 
 
 def seconds(spans: Iterable[Span], window: Span) -> float:

@@ -1,4 +1,4 @@
-"""Counts of a worker's sessions, and the metrics that are computed from the counts of all workers."""
+"""Counts of the sessions of agent-loop workers, and the metrics that are computed from these counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from verl_mas.workflow.session import SessionResult
 
 @dataclass(frozen=True)
 class Reported:
-    """A number that sessions reported: its sum over these sessions, and how many sessions reported it."""
+    """A number that sessions report, such as an accuracy: its sum, and the number of sessions that reported it."""
 
     total: float
     sessions: int
@@ -32,31 +32,37 @@ class Reported:
 
 @dataclass(frozen=True)
 class SessionCounts:
+    """Counts of any number of sessions. The sum of two objects has the counts of the sessions of both."""
+
     sessions: int = 0
     acts: int = 0
-    probe_acts: int = 0  # acts that continue candidates as probes; `acts` excludes them
+    probe_acts: int = 0  # acts that continue a candidate only to score it; they are not in `acts`
     probe_tokens: int = 0
-    generated_tokens: int = 0  # tokens sampled in all acts, including probes
-    trainable_tokens: int = 0  # tokens sampled in acts that are trained on
-    seconds: float = 0.0
-    act_seconds: float = 0.0  # part of `seconds` in which an act ran; the rest is in worlds, graders and the workflow
-    lag: Longest = NO_LAG
-    failed: Mapping[str, int] = field(default_factory=dict)  # failed sessions, by the kind of their last fault
-    retried: int = 0
+    generated_tokens: int = 0  # tokens that were sampled in all acts, also in probes
+    trainable_tokens: int = 0  # tokens that were sampled in acts that are trained on
+    seconds: float = 0.0  # duration of the sessions
+    # The part of `seconds` in which at least one act was running. In the rest, the sessions waited for worlds, graders
+    # or the code of the workflow.
+    act_seconds: float = 0.0
+    lag: Longest = NO_LAG  # the longest time for which something blocked the event loop of a worker
+    failed: Mapping[str, int] = field(default_factory=dict)  # failed sessions by the kind of their last fault
+    retried: int = 0  # sessions that succeeded after an attempt that failed
     tasks: int = 0
-    groups_given_up: int = 0
-    faults: Mapping[str, int] = field(default_factory=dict)  # number of faults in all attempts, by kind
+    groups_given_up: int = 0  # tasks that were dropped with all of their sessions
+    faults: Mapping[str, int] = field(default_factory=dict)  # faults of all attempts by kind
     first_faults: Mapping[str, str] = field(default_factory=dict)  # the first fault of each kind, with its traceback
     tool_calls: Mapping[str, int] = field(default_factory=dict)  # by agent
-    tool_errors: Mapping[str, int] = field(default_factory=dict)  # by agent: calls that returned an error
+    tool_errors: Mapping[str, int] = field(default_factory=dict)  # tool calls that returned an error, by agent
     replies: Mapping[str, int] = field(default_factory=dict)  # by agent
-    cut: Mapping[str, int] = field(default_factory=dict)  # by agent: replies that ended at the limit of tokens
-    forged_tokens: Mapping[str, int] = field(default_factory=dict)  # by agent; agents without forged tokens are missing
-    infos: Mapping[str, Reported] = field(default_factory=dict)  # the numbers of `Outcome.info` and of the scorer
+    cut: Mapping[str, int] = field(default_factory=dict)  # replies that were cut at the token limit, by agent
+    # Marks of a chat template that prompts quoted, by agent. Agents without such marks are not in this mapping.
+    forged_tokens: Mapping[str, int] = field(default_factory=dict)
+    infos: Mapping[str, Reported] = field(default_factory=dict)  # the numbers in `Outcome.info` and of the scorer
     record_bytes: int = 0  # size of the session records on disk
     without_space: int = 0  # sessions that were not recorded because mas.trajectories.max_gib was reached
-    busy: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)  # by policy: when requests were at its engines
-    requests: Mapping[str, float] = field(default_factory=dict)  # by policy: the sum of the seconds of its requests
+    # The spans of time in which at least one request was at a policy's engines, by policy.
+    busy: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)
+    requests: Mapping[str, float] = field(default_factory=dict)  # summed durations of a policy's requests, by policy
 
     @classmethod
     def of(cls, finished: SessionResult) -> SessionCounts:
@@ -78,7 +84,7 @@ class SessionCounts:
             failed={finished.faults[-1].kind.value: 1} if failed else {},
             retried=int(bool(finished.faults) and not failed),
             faults=Counter(fault.kind.value for fault in finished.faults),
-            # In reverse order, so that the first fault of a kind replaces later faults of that kind.
+            # The faults are in reverse order, so that the first fault of a kind replaces the later faults of that kind.
             first_faults={fault.kind.value: described(finished, fault) for fault in reversed(finished.faults)},
             tool_calls=Counter(agent for agent, _ in calls),
             tool_errors=Counter(agent for agent, call in calls if call.error is not None),
@@ -107,19 +113,21 @@ class SessionCounts:
 
     @property
     def dropped_share(self) -> float:
-        """The share of sessions without rows. With `fail_group`, a failed session drops all sessions of its task."""
+        """The share of sessions without rows. With `mas.faults.then=fail_group`, a failed session drops all sessions of
+        its task, so this is the share of dropped tasks."""
         if self.groups_given_up:
             return self.groups_given_up / self.tasks
         return self.dropped / max(1, self.sessions)
 
     def check(self, limit: float, where: str) -> None:
-        """Raise SessionsFailed if the dropped share is above `mas.faults.max_dropped_share`, or if no session is left.
+        """Raise SessionsFailed if all sessions failed, or if the dropped share is above `limit`, which is
+        `mas.faults.max_dropped_share`.
 
-        `where`: `step 3`, or `the validation at step 3`.
+        `where`: the name of the step in the error, such as `step 3` or `the validation at step 3`.
         """
         if not self.dropped or (self.dropped_share <= limit and self.dropped_share < 1):
             return
-        # `from None` hides verl's error about a step without rows, because its advice to refill the step does not help.
+        # `from None` hides verl's own error about a step without rows, whose advice to refill the step does not help.
         raise SessionsFailed(
             f"{self.summary(where)}\n"
             f"{self.first_causes()}\n"
@@ -129,8 +137,10 @@ class SessionCounts:
         ) from None
 
     def check_timeouts(self, faults: FaultSpec, where: str, at_once: int) -> None:
-        """Raise SessionsFailed if more than `mas.faults.max_timeout_share` of the sessions timed out. `at_once`:
-        `mas.max_sessions`."""
+        """Raise SessionsFailed if the share of sessions that timed out is above `mas.faults.max_timeout_share`.
+
+        `where`: as in `check`. `at_once`: the largest number of concurrent sessions, for the fix in the error.
+        """
         limit, seconds = faults.max_timeout_share, self.seconds / max(1, self.sessions)
         if self.timed_out <= limit * self.sessions:
             return
@@ -147,7 +157,7 @@ class SessionCounts:
         )
 
     def summary(self, where: str) -> str:
-        """Describe in one line how many sessions failed, by kind of fault."""
+        """Return a line that says how many sessions failed, by kind of fault."""
         share = f"all {self.sessions}" if self.dropped == self.sessions else f"{self.dropped} of {self.sessions}"
         tasks = f"; {self.groups_given_up} of {self.tasks} tasks dropped" if self.groups_given_up else ""
         return f"{share} sessions of {where} failed: {self._kinds()}{tasks}"
@@ -156,7 +166,7 @@ class SessionCounts:
         return ", ".join(f"{count} {kind}" for kind, count in Counter(self.failed).most_common())
 
     def first_causes(self) -> str:
-        """Format the first fault of each kind that made sessions fail, with its traceback."""
+        """Return the first fault of each kind that made sessions fail, with its traceback."""
         kinds = [kind for kind, _ in Counter(self.failed).most_common()]
         return "\n".join(indent(f"the first {kind}: {self.first_faults[kind]}", "  ") for kind in kinds)
 
@@ -197,7 +207,7 @@ class SessionCounts:
 
 
 def described(finished: SessionResult, fault: SessionFault) -> str:
-    """Format a fault with its session, cause, place and traceback."""
+    """Return a text with the session of a fault, its cause, its place and its traceback."""
     return f"session {finished.session.task.key}: {fault}\n{indent(fault.traceback, '  ')}"
 
 

@@ -1,6 +1,7 @@
-"""Safety net below `workflow.marks`: compare the number of special tokens in a prompt with that of a harmless prompt.
+"""Second check for forged special tokens, after `workflow.marks`.
 
-`marks` checks single texts, but a chat template may complete half a mark. So this module checks the rendered prompt.
+`marks` checks single texts, but a chat template may complete half a mark to a special token. So this module renders the
+prompt, and compares its number of special tokens with that of a harmless prompt of the same shape.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ IDENTIFIER = re.compile(r"\w+")
 
 
 class Net:
-    """Check of a policy's rendered prompts. `special`: the tokens that mark turns and media in these prompts."""
+    """Checks the rendered prompts of a policy. `special`: the tokens that mark turns and media in these prompts."""
 
     def __init__(self, special: frozenset[int]):
         self._special = special

@@ -85,7 +85,8 @@ def _parts(message: Message) -> list[Message]:
 
 
 class PixelBudget:
-    """How many pixels the images of a request may still have. A file of 27 kB can unpack to 180 million."""
+    """The number of pixels that the images of a request may still have. A file of 27 kB can unpack to 180 million
+    pixels."""
 
     def __init__(self) -> None:
         self._left = MOST_PIXELS

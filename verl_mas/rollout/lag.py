@@ -1,4 +1,4 @@
-"""Lag of an event loop: while something blocks the loop, its sessions make no progress."""
+"""Measures for how long something blocks an event loop, whose sessions then make no progress."""
 
 from __future__ import annotations
 

@@ -14,10 +14,11 @@ from tensordict import TensorDict
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
 
 from verl_mas.config import load
+from verl_mas.errors import ConfigError
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.team_client import Served
 from verl_mas.rollout.trajectories import folder_of
-from verl_mas.rollout.worker import ATTEMPT, RemoteEarlyWorker, RemoteMasAgentLoopWorker
+from verl_mas.rollout.worker import ATTEMPT, RemoteMasAgentLoopWorker
 from verl_mas.run_folder.session_files import new_attempt, write_advantages
 from verl_mas.verl_.types import Actor
 
@@ -34,24 +35,26 @@ def early_workers(config: DictConfig) -> list[Actor]:
 
 
 class MasAgentLoopManager(AgentLoopManagerTQ):
-    """verl's manager with workers for teams. `llm_client` is verl's client, or a mapping from policy names to
-    clients; None before the engines exist."""
+    """verl's manager with workers for teams. `llm_client` has the clients of all policies and the workers; None before
+    the engines exist."""
 
     def __init__(self, *args: object, **kwargs: object):
         super().__init__(*args, **kwargs)
         self._full = False
         self._spec = load(self.config.get("mas")).trajectories
         # Replace the worker class that verl's __init__ has set.
-        worker = RemoteEarlyWorker if self.llm_client is None else RemoteMasAgentLoopWorker
-        self.agent_loop_workers_class = worker  # type: ignore[assignment]
+        self.agent_loop_workers_class = RemoteMasAgentLoopWorker  # type: ignore[assignment]
         with open_dict(self.config):
             # Pass the name of the attempt to the workers in the configuration, which every worker gets.
             self.config[ATTEMPT] = new_attempt(self._records)
 
     async def _init_agent_loop_workers(self) -> None:
-        if not isinstance(self.llm_client, Served):
+        if self.llm_client is None:
             await super()._init_agent_loop_workers()
             return
+        if not isinstance(self.llm_client, Served):
+            value, rule = "a team in one of verl's own trainers", "a team's trainer makes the clients of its policies"
+            raise ConfigError(value, rule=rule, fix="use trainer.v1.trainer_mode=mas, which +mas=<team> sets")
         self.agent_loop_workers = [*self.llm_client.workers]
         given = self.config, dict(self.llm_client), self.teacher_client, self.reward_loop_worker_handles
         await asyncio.gather(*[worker.begin.remote(*given) for worker in self._workers])

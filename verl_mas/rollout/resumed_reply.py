@@ -63,7 +63,7 @@ class ResumedReply:
         if facts_of(self.rollout.name).resumes:
             return {**request, "drawn": drawn}
         if params.get("seed") is not None:
-            # With the same seed, the engine would repeat the random numbers of the first tokens.
+            # The engine would repeat the random numbers of the first tokens if the seed were the same.
             params["seed"] += drawn
         return request
 

@@ -21,7 +21,7 @@ Acquire = Callable[[], Awaitable[tuple[str, Actor]]]
 
 
 class Gate:
-    """Gate of one policy's engines, in one worker. It starts open; requests pass it before they reach an engine.
+    """Gate in a worker that requests pass before they reach the engines of a policy. At first it is open.
 
     The trainer closes the gates of all workers before it aborts the engines, and opens them when all engines serve.
     """
@@ -63,7 +63,7 @@ class Balanced:
 
 @dataclass(frozen=True)
 class Only:
-    """The only server: nothing to balance, so a request needs no calls to the balancer's process."""
+    """The only server of a policy. There is nothing to balance, so requests do not call verl's balancer process."""
 
     server: Actor
 
@@ -112,7 +112,6 @@ class TeamClient(LLMServerClient):
     vLLM and the embedded engine then abort the request themselves; for SGLang a team's servers do (`engines.kinds`).
     """
 
-    server: Balanced | Only | Slices = Balanced()
     # The policy whose adapter each request names. The client adds the name, not its caller, because verl's agent loops
     # call clients, too.
     adapter: str | None = None
@@ -134,16 +133,6 @@ class TeamClient(LLMServerClient):
         super().__init__(config, load_balancer_handle)
         self.server, self.adapter, self.resumes = server, adapter, resumes
         self.busy = Busy()
-
-    @classmethod
-    def of(cls, client: LLMServerClient, busy: Busy) -> TeamClient:
-        """Copy a client as a TeamClient, even a client of verl's own trainers. `busy` records its requests."""
-        kind: type[TeamClient] = (
-            type(client) if isinstance(client, cls) else type(cls.__name__, (cls, type(client)), {})
-        )
-        copied: TeamClient = kind.__new__(kind)
-        copied.__dict__.update(client.__dict__, busy=busy)
-        return copied
 
     async def generate(
         self, request_id: str, *, prompt_ids: Sequence[int], sampling_params: Fields, **kwargs: object

@@ -60,8 +60,8 @@ def folder_of(spec: TrajectorySpec, default_local_dir: str) -> Path:
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A session of a group. `waiting` is set if the session has not been recorded yet. It will be recorded if it is the
-    best or the worst of the group."""
+    """A session of a group. `waiting` is the session if it has not been recorded yet. It is recorded at the end of the
+    group if it is the best or the worst session."""
 
     task: Task
     rank: tuple[float, float, int]
@@ -82,7 +82,7 @@ class TrajectoryWriter:
     ):
         self._spec, self._directory, self._attempt = spec, Path(directory), attempt
         self._worker, self._numbers = uuid4().hex[:8], count()
-        self._space = Space(spec.max_gib, self._directory, workers)
+        self._space, self._used = space(spec.max_gib, self._directory, workers), 0
         self._images = ImageFiles(self._directory)
         self._how = Recording(spec.max_text_chars, self._images, tokens if spec.tokens else {})
         self._groups: dict[str, list[GroupMember]] = defaultdict(list)
@@ -102,8 +102,7 @@ class TrajectoryWriter:
         when the disk is full."""
         task = finished.session.task
         with self._lock:
-            sampled = _draw(task) < self._spec.sampling_rate * self._space.rate
-            recorded = sampled or bool(finished.faults)
+            recorded = _draw(task) < self._spec.sampling_rate or bool(finished.faults)
             if recorded:
                 self._record(finished, status)
             if not finished.failed:
@@ -133,7 +132,7 @@ class TrajectoryWriter:
     def _record(self, finished: SessionResult, status: str) -> None:
         record = finished.session.record(status, finished.faults, self._how)
         line, task = packed(record), finished.session.task
-        if self._space.takes(len(line)):
+        if self._used + len(line) <= self._space:
             self._append(line, record, task)
         else:
             self._written += SessionCounts(without_space=1)
@@ -165,31 +164,14 @@ class TrajectoryWriter:
                 self._count(compress(path, entries))
 
     def _count(self, size: int) -> None:
-        self._space.used += size
+        self._used += size
         self._written += SessionCounts(record_bytes=size)
 
 
-class Space:
-    """Disk space for the records of one worker. The rest of `max_gib` that the folder does not use yet is divided
-    equally among all `workers`."""
-
-    def __init__(self, max_gib: float | None, directory: Path, workers: int):
-        there = size_of(directory) if max_gib else 0
-        self.limit = max(0.0, max_gib * GIB - there) / workers if max_gib else math.inf
-        self.used = 0
-
-    @property
-    def rate(self) -> float:
-        """Factor of the sampling rate: 1 until half of the space is used, then halved whenever half of the rest is
-        used.
-
-        So the space lasts for long runs, and late steps are recorded, too.
-        """
-        left = 1 - self.used / self.limit if self.limit else 0.0
-        return 2.0 ** math.ceil(math.log2(left)) if left > 0 else 0.0
-
-    def takes(self, size: int) -> bool:
-        return self.used + size <= self.limit
+def space(max_gib: float | None, directory: Path, workers: int) -> float:
+    """Return the bytes that the records of one worker may take. The rest of `max_gib` that the folder does not use yet
+    is divided equally among all `workers`."""
+    return max(0.0, max_gib * GIB - size_of(directory)) / workers if max_gib else math.inf
 
 
 def _draw(task: Task) -> float:

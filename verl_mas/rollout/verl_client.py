@@ -20,12 +20,10 @@ from verl.experimental.agent_loop.tool_agent_loop import SPEC_DECODE_EXTRA_KEYS,
 from verl.trainer.ppo.v1.agent_loop_tq import apply_greedy_sampling_params
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.tokenizer import get_processor_token_id
-from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
 from verl_mas.engines.sampling import converted, engine_errors, sampling_errors
 from verl_mas.errors import EngineLost, FaultKind, PromptTooLong, SessionFault, raise_all
-from verl_mas.rollout.busy import Busy
 from verl_mas.rollout.forgery import Net
 from verl_mas.rollout.images import images_of, with_images
 from verl_mas.rollout.resumed_reply import ABORTED, keep, merged_versions, reply_limit
@@ -145,10 +143,8 @@ class TokenClient(Protocol):
 class VerlPolicy:
     """An LLMClient over verl's server client. `config` is the policy's own view of the configuration."""
 
-    def __init__(self, config: DictConfig, client: LLMServerClient | TokenClient, model: Model, dataset_cls: type):
-        self.config, self.model = config, model
-        self.busy = Busy()
-        self.client = TeamClient.of(client, self.busy) if isinstance(client, LLMServerClient) else client
+    def __init__(self, config: DictConfig, client: TeamClient | TokenClient, model: Model, dataset_cls: type):
+        self.config, self.model, self.client = config, model, client
         self._dataset_cls = dataset_cls
         self._loops: dict[str, ToolAgentLoop] = {}
 
@@ -352,7 +348,7 @@ class VerlPolicy:
             text=text,
             stop_reason=stop_reason,
             sampled=len(sampled),
-            # With greedy decoding (temperature 0), engines report log-probs at temperature 1.
+            # Engines report the log-probs of greedy decoding (temperature 0) at temperature 1.
             temperature=float(params["temperature"]) or 1.0,
             tool_calls=calls,
             full=len(output.response_ids) >= self._rollout.response_length,

@@ -18,7 +18,6 @@ from tensordict import TensorDict
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.rollout_trace import rollout_trace_attr
-from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas.config.adapters import host_policy
 from verl_mas.config.placement import sessions_per_worker, workers
@@ -26,7 +25,7 @@ from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
 from verl_mas.config.user_code import load_user_code
 from verl_mas.environment.mcp.servers import McpServers
-from verl_mas.errors import ConfigError, EngineLost, FaultKind, WorkflowError, raise_all
+from verl_mas.errors import EngineLost, FaultKind, WorkflowError, raise_all
 from verl_mas.gateway.endpoints.openai import OpenAIClient
 from verl_mas.rollout.counts import SessionCounts, described
 from verl_mas.rollout.lag import Lag
@@ -34,7 +33,7 @@ from verl_mas.rollout.stored import answer_of, failed_validation_row, stored_row
 from verl_mas.rollout.team_client import Gate, TeamClient
 from verl_mas.rollout.tool_calls import tool_limits
 from verl_mas.rollout.trajectories import TextPerToken, TrajectoryWriter, folder_of
-from verl_mas.rollout.verl_client import Model, VerlPolicy, output_of
+from verl_mas.rollout.verl_client import Model, VerlPolicy
 from verl_mas.verl_ import data_plane
 from verl_mas.verl_.row import AGENT_NAME, FAILURE, FINISHED, REWARD_EXTRA_INFO, RUNNING, SESSION_ID, UID, StoredRow
 from verl_mas.verl_.types import Fields, Trajectory
@@ -46,8 +45,6 @@ from verl_mas.workflow.session import Session, SessionConfig, SessionResult
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 
-# The value of `rollout.agent.default_agent_loop`, or of a dataset's `agent_name`, that selects the team's workflow.
-AGENT_LOOP = "mas"
 # The key in the configuration with which the manager passes the name of the attempt to its workers.
 ATTEMPT = "mas_attempt"
 # Threshold of the garbage collector's oldest generation, so high that automatic full collections never run.
@@ -64,30 +61,27 @@ class GroupFailed(Exception):
 
 
 class MasAgentLoopWorker(_StockWorker):
-    """A subclass of verl's worker that runs teams. Prompts of other agent loops run as in verl."""
+    """A subclass of verl's worker that runs teams. The workflow plays every task, also a task whose row names an agent
+    loop of verl.
 
-    def __init__(
-        self,
-        config: DictConfig,
-        llm_client: LLMServerClient | Mapping[str, LLMServerClient],
-        *args: object,
-        **kwargs: object,
-    ):
-        self.run = Run.of(config)
+    A worker process starts and imports modules before the engines exist. `begin` initializes the worker.
+    """
+
+    def __init__(self, config: DictConfig, *later: object):
+        load_user_code(Run.of(config).mas)
+
+    def begin(self, config: DictConfig, served: Mapping[str, TeamClient], *others: object) -> None:
+        """Initialize the worker. It is called once, with the clients of all local policies and then the further
+        arguments of verl's worker."""
+        self.run, self.served = Run.of(config), served
         self.mas = self.run.mas
-        load_user_code(self.mas)
-        served = clients_by_policy(self.mas, llm_client)
-        super().__init__(config, next(iter(served.values())), *args, **kwargs)
+        super().__init__(config, next(iter(served.values())), *others)
         # An adapter uses the tokenizer and the processor of its base.
         models = {name: self._model(name) for name in served if host_policy(self.mas, name) == name}
         self.models = {name: models[host_policy(self.mas, name)] for name in served}
         self.gates = gates_of(self.mas, served)
         for name, client in served.items():
-            if isinstance(client, TeamClient):
-                client.gate, client.decode = self.gates[name], self.models[name].tokenizer.decode
-        if self.rollout_config.trace.get("token2text", False):
-            for name, client in served.items():
-                client.tokenizer = self.models[name].tokenizer  # type: ignore[attr-defined]
+            client.gate, client.decode = self.gates[name], self.models[name].tokenizer.decode
         self.session_config = self._session_config(served)
         # A semaphore is first come, first served, so the sessions of the first tasks end first.
         self.slots = asyncio.Semaphore(sessions_per_worker(self.run))
@@ -133,8 +127,7 @@ class MasAgentLoopWorker(_StockWorker):
             counts += await self.trajectories.in_thread(self.trajectories.compress)
         if validate:
             return counts
-        clients = self.session_config.clients
-        busy = {name: client.busy for name, client in clients.items() if isinstance(client, VerlPolicy)}
+        busy = {name: client.busy for name, client in self.served.items()}
         requests = {name: one.pop_seconds() for name, one in busy.items()}
         return counts + SessionCounts(busy={name: one.pop() for name, one in busy.items()}, requests=requests)
 
@@ -142,15 +135,12 @@ class MasAgentLoopWorker(_StockWorker):
         self, prompt: Fields, sampling_params: Fields, trajectory: Trajectory, trace: bool = False
     ) -> None:
         """Run all sessions of one task. Their rows are written together, before the task's status becomes FINISHED."""
-        if prompt[AGENT_NAME] != AGENT_LOOP:
-            await super()._run_prompt(prompt, sampling_params, trajectory, trace)
-            return
         uid, validate = prompt[UID], trajectory["validate"]
         partition = data_plane.VALIDATION if validate else data_plane.TRAIN
         written = False
         try:
             await data_plane.set_status(uid, partition, RUNNING)
-            rows = await self._run_group(prompt, trajectory, trace)
+            rows = await self._run_group(prompt, validate)
             if rows:
                 await self.writer.put(rows, partition)
                 written = True
@@ -176,14 +166,13 @@ class MasAgentLoopWorker(_StockWorker):
             logger.critical("the status of task %s cannot be set, so this worker ends", uid, exc_info=error)
             os._exit(1)
 
-    async def _run_group(self, prompt: Fields, trajectory: Trajectory, trace: bool) -> list[StoredRow]:
-        validate = trajectory["validate"]
+    async def _run_group(self, prompt: Fields, validate: bool) -> list[StoredRow]:
         rollout = self.config.actor_rollout_ref.rollout
         sessions = int(prompt.pop("__rollout_n__", rollout.val_kwargs.n if validate else rollout.n))
         greedy = not prompt.pop("__do_sample__", True) and not validate
         dataset = {name: value for name, value in prompt.items() if name != AGENT_NAME}
         tasks = [
-            asyncio.ensure_future(self._run_session({**dataset, SESSION_ID: number}, trajectory, trace, greedy))
+            asyncio.ensure_future(self._run_session({**dataset, SESSION_ID: number}, validate, greedy))
             for number in range(sessions)
         ]
         try:
@@ -195,28 +184,18 @@ class MasAgentLoopWorker(_StockWorker):
             if self.trajectories is not None:
                 await self.trajectories.in_thread(self.trajectories.end_group, prompt[UID])
 
-    async def _run_session(self, dataset: Fields, trajectory: Trajectory, trace: bool, greedy: bool) -> list[StoredRow]:
+    async def _run_session(self, dataset: Fields, validate: bool, greedy: bool) -> list[StoredRow]:
         # A session waits here for a slot, and its clocks start after that. A waiting session needs little memory, since
         # it is only a coroutine and its data.
         async with self.slots:
-            task = Task.of_row(dataset, validate=trajectory["validate"], greedy=greedy)
-            with rollout_trace_attr(
-                step=trajectory["step"],
-                sample_index=trajectory["sample_index"],
-                rollout_n=trajectory["rollout_n"],
-                validate=task.validate,
-                name="agent_loop",
-                trace=trace,
-            ):
-                workflow, score = partial(resolve, self.mas.workflow), partial(self._score, dataset=dataset)
+            task = Task.of_row(dataset, validate=validate, greedy=greedy)
+            workflow, score = partial(resolve, self.mas.workflow), partial(self._score, dataset=dataset)
+            # verl's V1 trainer has no traces yet, so its worker turns them off as well.
+            with rollout_trace_attr(trace=False):
                 finished = await run_session(workflow, task, self.session_config, score)
         await self._record(finished)
         if finished.failed:
             return await self._without_rows(finished, dataset)
-        for reply in finished.session.replies if self.distillation_enabled else ():
-            if reply.generation.has_tokens and not reply.probe:
-                output, given = output_of(reply.generation), {"validate": task.validate, "sample_kwargs": dataset}
-                await self._compute_teacher_logprobs(output, output.prompt_ids, output.response_ids, **given)
         return stored_rows(finished.session, self.models, dataset)
 
     async def _without_rows(self, finished: SessionResult, dataset: Fields) -> list[StoredRow]:
@@ -265,11 +244,11 @@ class MasAgentLoopWorker(_StockWorker):
             return Model(self.tokenizer, self.processor, self.hf_model_type, self.mm_processor_kwargs)
         config = omega_conf_to_dataclass(view)
         if view.get("custom_chat_template") is not None:
-            (config.processor or config.tokenizer).chat_template = view.custom_chat_template
+            # For a model with a processor, verl's configuration sets the template of the processor alone.
             config.tokenizer.chat_template = view.custom_chat_template
         return Model(config.tokenizer, config.processor, config.hf_config.model_type, self.mm_processor_kwargs)
 
-    def _session_config(self, served: Mapping[str, LLMServerClient]) -> SessionConfig:
+    def _session_config(self, served: Mapping[str, TeamClient]) -> SessionConfig:
         clients: dict[str, LLMClient] = {
             name: OpenAIClient.of(spec.remote)
             if spec.remote is not None
@@ -308,19 +287,7 @@ def _warn_of_late_reward(session: str) -> None:
     )
 
 
-class EarlyAgentLoopWorker(MasAgentLoopWorker):
-    """A worker process that starts and imports modules before the engines exist. `begin` initializes it."""
-
-    def __init__(self, config: DictConfig, *later: object):
-        load_user_code(Run.of(config).mas)
-
-    def begin(self, config: DictConfig, llm_client: Mapping[str, LLMServerClient], *others: object) -> None:
-        """Initialize the worker with the arguments of MasAgentLoopWorker. It is called once."""
-        super().__init__(config, llm_client, *others)
-
-
 RemoteMasAgentLoopWorker = ray.remote(MasAgentLoopWorker)
-RemoteEarlyWorker = ray.remote(EarlyAgentLoopWorker)
 
 
 def collect_between_steps() -> None:
@@ -333,19 +300,6 @@ def collect_between_steps() -> None:
     gc.freeze()
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, NEVER)
-
-
-def clients_by_policy(
-    mas: MasConfig, llm_client: LLMServerClient | Mapping[str, LLMServerClient]
-) -> dict[str, LLMServerClient]:
-    """Return the client of each local policy. verl's own trainers have a single client, so they serve one policy."""
-    local = [name for name, spec in mas.policies.items() if spec.remote is None]
-    served = dict(llm_client) if isinstance(llm_client, Mapping) else dict.fromkeys(local[:1], llm_client)
-    if sorted(served) != sorted(local):
-        value = f"engines for the policies {sorted(served)}, a team with {sorted(local)}"
-        rule = "every policy that is not remote has its engines; verl's own trainers serve one policy"
-        raise ConfigError(value, rule=rule, fix="use trainer.v1.trainer_mode=mas, which +mas=<team> sets")
-    return served
 
 
 def gates_of(mas: MasConfig, policies: Iterable[str]) -> dict[str, Gate]:

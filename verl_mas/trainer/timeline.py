@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from verl_mas.rollout.busy import Span, seconds, union
+from verl_mas.rollout.busy import Span, merge_spans, seconds
 from verl_mas.run_folder.disk import append_line, recording
 from verl_mas.run_folder.metrics import names as metric_names
 from verl_mas.workflow import clock
@@ -134,7 +134,7 @@ class Timeline:
         now = clock.now()
         window = (now if self._since is None else self._since, now)
         for policy, spans in busy.items():
-            for begin, end in union(spans, BRIEF):
+            for begin, end in merge_spans(spans, BRIEF):
                 self.add(ENGINE, begin, end, policy)
         metrics = {f"async/seconds/{event}": self._seconds[event] for event in TIMED if event in self._seconds}
         if now > window[0]:

@@ -26,7 +26,7 @@ from verl_mas.config.modes import Mode
 from verl_mas.config.placement import shared_pools
 from verl_mas.config.run import Run
 from verl_mas.engines.platform import DEVICE as CPU
-from verl_mas.engines.serving import serving, settled
+from verl_mas.engines.serving import resolve_serving, serving
 from verl_mas.errors import raise_all
 from verl_mas.planning.path import training_path
 from verl_mas.rollout.counts import SessionCounts
@@ -87,7 +87,7 @@ class TeamTrainer(Recorded, SessionValidation):
 
     def __init__(self, config: DictConfig):
         requested_run = Run.of(config)
-        self.run = settled(requested_run)
+        self.run = resolve_serving(requested_run)
         self.mas = self.run.mas
         self._served = {pool: serving(requested_run, pool) for pool in shared_pools(requested_run.mas)}
         # An evaluation writes no checkpoint.

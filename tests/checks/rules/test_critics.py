@@ -9,7 +9,7 @@ from verl.utils.model import load_valuehead_model
 
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.rules import every_rule
-from verl_mas.engines.serving import settled
+from verl_mas.engines.serving import resolve_serving
 from verl_mas.errors import ConfigError
 
 GAE, GRPO = ({"algorithm__adv_estimator": name} for name in ("gae", "agent_grpo"))
@@ -35,7 +35,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("value", REFUSED)
 def test_what_has_no_meaning_with_critics_or_without_them_is_one_error(make, value):
-    run = settled(ExaminedRun.of(make(**(GAE | REFUSED[value]))))
+    run = resolve_serving(ExaminedRun.of(make(**(GAE | REFUSED[value]))))
     problems = [one for rule in every_rule().values() if not rule.here for one in rule.problems(run)]
     (error,) = (one for one in problems if isinstance(one, ConfigError))
     assert error.value.startswith(value)

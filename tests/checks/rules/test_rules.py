@@ -15,7 +15,7 @@ from verl_mas.checks.rules import every_rule
 from verl_mas.checks.rules.engines import NOSET
 from verl_mas.config.modes import COLOCATED, SEPARATE
 from verl_mas.config.run import load
-from verl_mas.engines.serving import settled
+from verl_mas.engines.serving import resolve_serving
 
 AR, ACTOR, ROLLOUT, MODEL = ("actor_rollout_ref" + part for part in ("", ".actor", ".rollout", ".model"))
 CORRECTION, SAMPLER = "algorithm.rollout_correction", "trainer.v1.sampler"
@@ -214,7 +214,7 @@ def run(make: Callable[..., DictConfig], tmp_path: Path) -> Callable[[Settings],
             OmegaConf.update(config, key, value, force_add=True, merge=False)
         if config.mas is None or config.trainer.v1.trainer_mode == "sync":
             return ExaminedRun(config, load(None))
-        return settled(ExaminedRun.of(config))
+        return resolve_serving(ExaminedRun.of(config))
 
     return run
 

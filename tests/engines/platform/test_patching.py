@@ -1,40 +1,12 @@
-import importlib
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
-import pytest
 from verl.single_controller.ray import base
 
 from verl_mas.engines import platform
-from verl_mas.engines.platform import process_group
 from verl_mas.engines.platform.process_group import AFTER, BEFORE, DIFF
 
 PATCHES = Path(__file__).parents[3] / "patches"
-
-
-@pytest.fixture
-def module(tmp_path, monkeypatch) -> ModuleType:
-    source = "def answer():\n    return 41\n"
-    (tmp_path / "patch_target.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "patch_target", raising=False)
-    for name, value in (("BEFORE", "41"), ("AFTER", "42"), ("FUNCTIONS", ("answer",))):
-        monkeypatch.setattr(process_group, name, value)
-    return importlib.import_module("patch_target")
-
-
-def test_a_patch_replaces_its_line_once(module):
-    process_group.patch(module)
-    process_group.patch(module)
-    assert module.answer() == 42
-
-
-def test_a_verl_without_the_line_is_left_as_it_is(module, monkeypatch):
-    monkeypatch.setattr(process_group, "BEFORE", "40")
-    answer = module.answer
-    process_group.patch(module)
-    assert module.answer is answer
 
 
 def test_the_patch_and_its_runtime_form_change_the_same_line():

@@ -1,19 +1,17 @@
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from unittest.mock import Mock
 
 import pytest
 import ray
 from omegaconf import OmegaConf
 
 from verl_mas.config import cluster
-from verl_mas.engines.platform import forked_worker, ray_workers
+from verl_mas.engines.platform import ray_workers
 
 WORKER = "import os, sys; print('by itself:', sys.argv[1], os.environ['MARK'])"
 
@@ -59,25 +57,6 @@ def test_a_worker_is_forked_with_its_command_environment_folder_and_output(hand_
 
 def test_a_worker_that_is_not_forked_starts_by_itself(hand_over):
     assert hand_over(answers=False)[0] == "by itself: argument mark\n"
-
-
-def test_a_worker_that_cannot_be_forked_does_not_end_the_process_of_the_forks(monkeypatch):
-    """The first one is gone and the second sends nothing; the fork of the third fails, and the fourth is forked."""
-    forks = iter([OSError("no memory"), 0])
-    monkeypatch.setattr(os, "fork", Mock(side_effect=forks))
-    for module, name in ((os, "setpgid"), (signal, "signal"), (forked_worker, "die_with_parent")):
-        monkeypatch.setattr(module, name, Mock())
-    workers = [socket.socketpair() for _ in range(4)]
-    for worker, _ in (workers[0], *workers[2:]):
-        socket.send_fds(worker, [b"1"], [0, 0, 1, 2])
-    for worker, _ in workers[:2]:
-        worker.close()
-    listener = Mock()
-    listener.accept.side_effect = [(server, "") for _, server in workers]
-    descriptors = forked_worker.serve(listener)
-    assert len(descriptors) == 4 and next(forks, None) is None and workers[3][0].recv(1) == b"1"
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What hostile programs attack: the caller, a victim process, a file with a secret, a folder."""
+"""Targets of hostile programs: the caller, a victim process, a file with a secret, a folder."""
 
 from __future__ import annotations
 

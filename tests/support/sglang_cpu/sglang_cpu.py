@@ -1,4 +1,4 @@
-"""How verl sends weights to SGLang without a GPU. A plugin of verl, for tests."""
+"""A plugin of verl for tests, with which verl sends weights to SGLang without a GPU."""
 
 from torch.multiprocessing import reductions, set_sharing_strategy
 

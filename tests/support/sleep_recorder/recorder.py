@@ -8,7 +8,7 @@ TAGS = frozenset({"weights", "kv_cache"})
 
 
 class SleepRecorder:
-    """In place of an engine's `sleep` and `wake_up`. A call out of order is an AssertionError.
+    """Replaces the `sleep` and `wake_up` of an engine. A call out of order raises AssertionError.
 
     Level 1 keeps a copy of the weights, level 2 drops them: they must be sent again before the next request.
     """

@@ -31,7 +31,7 @@ class ReverseConfig(vf.TasksetConfig):
     length: int = 3
     num_tasks: int = 64
     words: bool = True
-    """With an instruction, for language models."""
+    """Variant with an instruction, for language models."""
 
 
 class ReverseTaskset(vf.Taskset[ReverseTask, ReverseConfig]):

@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_mas.config.run import Run
-from verl_mas.engines.serving import settled
+from verl_mas.engines.serving import resolve_serving
 from verl_mas.trainer import members
 from verl_mas.trainer.policies.separate import SeparatePolicy, send_apart
 
@@ -49,6 +49,6 @@ def test_verl_finds_the_checkpoint_engine_beside_the_engines_of_a_frozen_policy(
         mas__policies={"main": {}, "guide": {"trainable": False}},
         actor_rollout_ref__rollout__checkpoint_engine__backend="ray",
     )
-    run = settled(Run.of(config))
+    run = resolve_serving(Run.of(config))
     rollout = members.make("guide", run, SimpleNamespace(of=lambda name: None), 1)
     assert rollout.checkpoint_engine.custom_backend_module == "verl_mas.engines.ray_weights"

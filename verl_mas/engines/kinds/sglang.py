@@ -68,8 +68,8 @@ class TeamManager:
 
 
 class AdapterSender(ServerAdapter):
-    """Mixin that comes before verl's `ServerAdapter`, in the training workers. Without LoRA adapters it changes
-    nothing."""
+    """Mixin for verl's `ServerAdapter` in training workers, placed before it in the bases. It changes nothing for a
+    policy without LoRA adapters."""
 
     server_actor: Actor
 
@@ -109,7 +109,8 @@ class AdapterSender(ServerAdapter):
         await self._engine.load_lora_adapter_from_tensor(request)
 
 
-# Run in a clone. verl and SGLang pin different versions of some packages, so pip fails; the file says which to install.
+# A command for a clone of verl-mas. pip would fail, because verl and SGLang pin different versions of some packages.
+# The file says which versions to install.
 INSTALL = 'uv pip install --override versions/overrides-sglang.txt ".[sglang]"'
 # Adapters that are not merged need 0.5.17: older versions accept only one string in `serialized_tensors`, but verl
 # sends a list. From 0.5.20 on, ServerArgs is not a dataclass, which verl needs.

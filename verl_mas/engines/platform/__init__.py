@@ -30,8 +30,8 @@ def selected() -> bool:
 
 
 def register_training_engine(transformer_impl: ModuleType) -> None:
-    """Import our module, whose classes register themselves. If its own import of verl's module has called this hook,
-    our module is still incomplete, so none of its names is used."""
+    """Import our module, whose classes register themselves. This function uses no name of the module: if the module's
+    own import of verl has called this hook, the module is still incomplete."""
     import verl_mas.engines.platform.fsdp  # noqa: F401
 
 

@@ -48,7 +48,7 @@ def serve(listener: socket.socket) -> list[int]:
 
 
 def import_modules() -> None:
-    # Replace Ray's generator of ids: forks of a process that has drawn from it would draw the same ids.
+    # Replace Ray's generator of ids, because all forks of a process that has used it would generate the same ids.
     actors = importlib.import_module("ray.actor")
     drawn = actors.ActorClassID
     vars(actors)["ActorClassID"] = SimpleNamespace(from_random=lambda: drawn(os.urandom(drawn.size())))

@@ -184,7 +184,7 @@ class SharedPrefixes(FSDPEngineWithLMHead):
             return verls
         self._trees, self._share = True, 1 - sum(computed) / sum(len(row) for row in rows)
         places = [[lines[number].row for number in batch] for batch in divided(batches, int(most))]
-        # With this setting verl restores the order of the rows in the results.
+        # This setting makes verl restore the order of the rows in the results.
         tu.assign_non_tensor(data, use_dynamic_bsz=True)
         return [tu.index_select_tensor_dict(data, rows) for rows in places], places
 

@@ -10,14 +10,10 @@ DIFF = "upstream/cpu-process-group.patch"
 BEFORE = 'f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"'
 AFTER = '",".join(dict.fromkeys(("cpu:gloo", f"{get_device_name()}:{get_nccl_backend()}")))'
 FUNCTIONS = ("initialize_global_process_group", "initialize_global_process_group_ray")
-_MARK = f"_verl_mas_{DIFF}"
 
 
 def patch(module: ModuleType) -> None:
-    if getattr(module, _MARK, False):
-        return
     for name in FUNCTIONS:
         source = inspect.getsource(getattr(module, name))
         if BEFORE in source:
             exec(compile(source.replace(BEFORE, AFTER), f"{module.__file__} ({DIFF})", "exec"), module.__dict__)
-    setattr(module, _MARK, True)

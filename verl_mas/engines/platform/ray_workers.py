@@ -3,7 +3,7 @@
 A run has about ten worker processes. Each would import verl, torch and transformers, which takes 7 s of a core and 400
 MB; a fork takes milliseconds and shares the memory. Ray starts each worker by the `py_executable` of the runtime
 environment. Here this is `hand_over`, which asks `forked_worker` to fork the worker. A worker that cannot be forked
-imports for itself.
+imports the modules itself.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def fork_workers(config: DictConfig) -> None:
     # Ray reads both variables when it is imported. The job is the first of its cluster, and the raylet lives as long as
     # the driver.
     process = {"RAY_JOB_ID": "01000000", "RAY_RAYLET_PID": str(os.getpid())}
-    # Only the started process listens, so workers start by themselves once it is gone.
+    # Only the started process listens at the socket. Once it has ended, nothing answers there, so workers start without
+    # it.
     with socket.create_server(address, family=socket.AF_UNIX) as listener:
         subprocess.Popen(
             [sys.executable, "-m", "verl_mas.engines.platform.forked_worker", str(listener.fileno())],

@@ -1,4 +1,4 @@
-"""Rewards of copies and of folded contexts, and a critic's advantages, against plain Python loops on random sessions.
+"""Rewards of copies and of folded contexts, against plain Python loops on random sessions.
 
 They were written from the papers and the documentation, without reading the code that is tested.
 """
@@ -10,16 +10,11 @@ import random
 import re
 from dataclasses import replace
 from functools import partial
-from statistics import fmean, variance
 
 import pytest
-import torch
 from scripted_sessions import HALF, box, play
-from tensordict import TensorDict
 
 from verl_mas.testing.scripted_llm import calls
-from verl_mas.trainer.step import PolicyRows, gae
-from verl_mas.verl_.row import ADVANTAGES, RESPONSE_MASK, SCORES
 from verl_mas.workflow import Outcome, Workflow
 from verl_mas.workflows.folded import Folding, FoldingRules
 from verl_mas.workflows.recursive import Recursive
@@ -128,35 +123,3 @@ def test_threads_pay_foldgrpos_penalties():
                 one.steps, list(one.tool_calls), length, rules, one.instance > 0, said.get(one.instance)
             )
             assert row.reward.score == pytest.approx(expected, abs=1e-6)
-
-
-def generalised(rows, gamma, lam):
-    """1506.02438 over the trained tokens of each row, with the score at the last token; whitened over all tokens."""
-    found = {}
-    for number, (mask, values, score) in enumerate(rows):
-        credit, after, trained = 0.0, 0.0, [place for place, one in enumerate(mask) if one]
-        for place in reversed(trained):
-            reward = score if place == trained[-1] else 0.0
-            credit = reward + gamma * after - values[place] + gamma * lam * credit
-            found[number, place], after = credit, values[place]
-    mean, deviation = fmean(found.values()), (variance(found.values()) + 1e-8) ** 0.5
-    return {place: (credit - mean) / deviation for place, credit in found.items()}
-
-
-def test_a_critics_advantages_are_the_generalised_ones_of_its_policys_rows():
-    rng = random.Random(5)
-    for _ in range(CASES):
-        masks = [[1, 1, *(rng.randint(0, 1) for _ in range(rng.randint(0, 8)))] for _ in range(rng.randint(1, 6))]
-        rows = [(mask, [rng.gauss(0, 1) for _ in mask], rng.randint(-4, 8) / 8) for mask in masks]
-        rows += [([0, 0], [9.0, 9.0], 0.0)] * rng.randint(0, 1)  # padding
-        ended = [[0.0] * (len(mask) - 1) + [score] for mask, _, score in rows]
-        jagged = [
-            torch.nested.as_nested_tensor([torch.tensor(row).double() for row in column], layout=torch.jagged)
-            for column in ([mask for mask, *_ in rows], ended, [values for _, values, _ in rows])
-        ]
-        part = PolicyRows(rows, TensorDict({RESPONSE_MASK: jagged[0], SCORES: jagged[1]}, len(rows)))
-        gamma, lam = rng.choice([1.0, 0.9]), rng.choice([1.0, 0.95, 0.0])
-        gae(part, jagged[2], gamma, lam)
-        advantages = part.of_tokens[ADVANTAGES].unbind()
-        expected = generalised(rows, gamma, lam)
-        assert {place: float(advantages[place[0]][place[1]]) for place in expected} == pytest.approx(expected, abs=1e-6)

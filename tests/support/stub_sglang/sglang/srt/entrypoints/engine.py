@@ -1,1 +1,0 @@
-"""verl puts its own function here, which is not called."""
