@@ -34,8 +34,8 @@ import psutil
 from verl_mas.config.schema import FaultSpec, PolicySpec
 from verl_mas.gateway.server import served
 from verl_mas.gateway.session import GatewaySession, Rules
+from verl_mas.workflow.agents import resolve_agents
 from verl_mas.workflow.client import Generation, Request
-from verl_mas.workflow.members import members_of
 from verl_mas.workflow.session import Session, SessionConfig
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
@@ -84,8 +84,8 @@ class Engine:
 
 
 def opened(engine: Engine, count: int) -> list[Session]:
-    members = members_of(AGENTS, {}, {"main": PolicySpec()})
-    config = SessionConfig(members, {"main": engine}, faults=FaultSpec())
+    agents = resolve_agents(AGENTS, {}, {"main": PolicySpec()})
+    config = SessionConfig(agents, {"main": engine}, faults=FaultSpec())
     return [Session(Task.of("q"), config) for _ in range(count)]
 
 

@@ -37,7 +37,7 @@ from verl_mas.run_folder.session_files import file_of, write_advantages
 from verl_mas.run_folder.session_table import SUFFIX, write_table
 from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import Generation, Request, Task, Workflow
-from verl_mas.workflow.members import members_of
+from verl_mas.workflow.agents import resolve_agents
 from verl_mas.workflow.run import run_session
 from verl_mas.workflow.session import SessionConfig, SessionResult
 from verl_mas.workflows.solver_verifier import SolverVerifier
@@ -78,7 +78,7 @@ class Shape:
 
     def sessions(self, step: int) -> list[SessionResult]:
         config = SessionConfig(
-            members_of(self.workflow().agents, {}, {"main": PolicySpec()}), {"main": self.llm}, self.branch
+            resolve_agents(self.workflow().agents, {}, {"main": PolicySpec()}), {"main": self.llm}, self.branch
         )
 
         async def play() -> list[SessionResult]:

@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from verl_mas.testing.check_workflow import check_workflow as check_workflow
     from verl_mas.testing.scripted_llm import ScriptedLLM as ScriptedLLM
     from verl_mas.testing.scripted_llm import calls as calls
+    from verl_mas.workflow.agents import instances as instances
     from verl_mas.workflow.base import Workflow as Workflow
     from verl_mas.workflow.base import nested as nested
     from verl_mas.workflow.base import register_workflow as register_workflow
@@ -121,7 +122,6 @@ if TYPE_CHECKING:
     from verl_mas.workflow.codecs import only as only
     from verl_mas.workflow.codecs import visible as visible
     from verl_mas.workflow.commit import register_commit_rule as register_commit_rule
-    from verl_mas.workflow.members import instances as instances
     from verl_mas.workflow.outcome import Outcome as Outcome
     from verl_mas.workflow.reply import Reply as Reply
     from verl_mas.workflow.run import arun as arun

@@ -34,7 +34,7 @@ from verl_mas.run_folder.session_files import FOLDER, write_advantages
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.verl_.row import RowKey
 from verl_mas.workflow import Request, Task
-from verl_mas.workflow.members import members_of
+from verl_mas.workflow.agents import resolve_agents
 from verl_mas.workflow.run import run_session
 from verl_mas.workflow.session import SessionConfig, SessionResult
 
@@ -51,7 +51,7 @@ def played() -> list[SessionResult]:
     def reply(request: Request, branch: int) -> str:
         return text[(place := next(places)) : place + REPLY]
 
-    config = SessionConfig(members_of(AGENTS, {}, {"main": PolicySpec()}), {"main": ScriptedLLM(reply)})
+    config = SessionConfig(resolve_agents(AGENTS, {}, {"main": PolicySpec()}), {"main": ScriptedLLM(reply)})
     question = [{"role": "user", "content": text[-QUESTION:]}]
 
     async def play() -> list[SessionResult]:

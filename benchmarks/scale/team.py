@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from verl_mas.config.compose import compose
 from verl_mas.verl_.row import RowTags
 from verl_mas.workflow import Outcome, Task, Team, Workflow
-from verl_mas.workflow.members import instances
+from verl_mas.workflow.agents import instances
 
 ACTS = 3  # of a session
 AGENTS = instances("member", 8)

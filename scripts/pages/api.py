@@ -61,7 +61,7 @@ MANY = 4  # Parameters of a class, above which they are listed without types.
 # Classes whose methods are for the package, so that the page has only their names.
 NAMES_ALONE = set("Session RunningScores McpServers RetrieverClient Passage AdvantageInput ToolLimits".split())
 # Types of arguments that only the team of a session has.
-PASSED_BY_TEAMS = re.compile(r"'(Ask|Line|Member)\b")
+PASSED_BY_TEAMS = re.compile(r"'(Ask|Line|ResolvedAgent)\b")
 # Their fields are settings, which have a page.
 SETTINGS = {
     "AgentSpec": "masagents",

@@ -26,26 +26,26 @@ def team(**policies):
     )
 
 
-def view(policy, members, **rollout):
-    return placement.placed(Run(config(**rollout), members), policy)
+def view(policy, agents, **rollout):
+    return placement.placed(Run(config(**rollout), agents), policy)
 
 
 def test_resources_are_counted_over_the_pools_with_policies():
-    members = team(a={}, b={}, c={"pool": "big"}, far={"remote": {"base_url": "http://x", "model": "m"}})
-    assert placement.used_pools(members) == ["big", "shared"]
-    assert placement.gpus_needed(Run(config(), members)) == 16 + 4
-    assert placement.cpus_needed(Run(config(), members)) == 16 * 2 + 4 * 3 + 3
+    agents = team(a={}, b={}, c={"pool": "big"}, far={"remote": {"base_url": "http://x", "model": "m"}})
+    assert placement.used_pools(agents) == ["big", "shared"]
+    assert placement.gpus_needed(Run(config(), agents)) == 16 + 4
+    assert placement.cpus_needed(Run(config(), agents)) == 16 * 2 + 4 * 3 + 3
     with_reward = config()
     with_reward.reward.reward_model.enable = True
-    assert placement.gpus_needed(Run(with_reward, members)) == 16 + 4 + 2
-    assert placement.cpus_needed(Run(with_reward, members)) == 16 * 2 + 4 * 3 + 3 + 2 * 3
+    assert placement.gpus_needed(Run(with_reward, agents)) == 16 + 4 + 2
+    assert placement.cpus_needed(Run(with_reward, agents)) == 16 * 2 + 4 * 3 + 3 + 2 * 3
 
 
 def test_ranks_start_at_multiples_of_every_node():
-    members = team(a={}, b={}, c={"pool": "big"}, far={"remote": {"base_url": "http://x", "model": "m"}})
-    offsets = [placement.rank_offset(Run(config(), members), name) for name in "abc"]
+    agents = team(a={}, b={}, c={"pool": "big"}, far={"remote": {"base_url": "http://x", "model": "m"}})
+    offsets = [placement.rank_offset(Run(config(), agents), name) for name in "abc"]
     assert offsets == [0, 16, 32]
-    placed = view("c", members)
+    placed = view("c", agents)
     assert (placed.trainer.nnodes, placed.trainer.n_gpus_per_node) == (2, 8), "those of its pool"
     rollout = placed.actor_rollout_ref.rollout
     assert (rollout.n_gpus_per_node, rollout.custom.rank_offset) == (8, 32)
@@ -57,23 +57,23 @@ def test_policies_that_share_a_pool_are_offloaded_and_a_single_policy_is_not():
 
     assert offloaded(view("a", team(a={}, b={})))
     assert not offloaded(view("a", team(a={}, b={"pool": "big"})))
-    members = team(a={}, b={})
-    members.pools["shared"].offload = False
-    assert not offloaded(view("a", members))
+    agents = team(a={}, b={})
+    agents.pools["shared"].offload = False
+    assert not offloaded(view("a", agents))
 
 
 def test_the_profiler_selects_engines_of_every_policy_by_their_own_ranks():
     from verl.utils.profiler import ProfilerConfig, build_rollout_dist_profiler
 
-    members, settings = team(a={}, b={}), {"profiler": {"enable": True, "ranks": [2]}, "tensor_model_parallel_size": 2}
+    agents, settings = team(a={}, b={}), {"profiler": {"enable": True, "ranks": [2]}, "tensor_model_parallel_size": 2}
     for policy, replica in (("a", 1), ("b", 5)):
-        profiler = view(policy, members, **settings).actor_rollout_ref.rollout.profiler
+        profiler = view(policy, agents, **settings).actor_rollout_ref.rollout.profiler
         made = [
             build_rollout_dist_profiler(rank, 2, ProfilerConfig(enable=True, ranks=list(profiler.ranks)))
             for rank in range(8)
         ]
         assert [rank for rank, one in enumerate(made) if one.check_this_rank()] == [replica]
-    by_default = view("b", members, profiler={"enable": True, "ranks": []}).actor_rollout_ref.rollout.profiler
+    by_default = view("b", agents, profiler={"enable": True, "ranks": []}).actor_rollout_ref.rollout.profiler
     assert list(by_default.ranks) == [4]
 
 
@@ -81,24 +81,24 @@ APART = {"pool": "big", "engines": "serve"}
 
 
 def apart(**policies):
-    members = load({"policies": policies, "pools": {"big": {"nnodes": 2, "n_gpus_per_node": 8}, "serve": {}}})
-    members.pools["serve"].serving = "together"
-    return members
+    agents = load({"policies": policies, "pools": {"big": {"nnodes": 2, "n_gpus_per_node": 8}, "serve": {}}})
+    agents.pools["serve"].serving = "together"
+    return agents
 
 
 def test_a_policy_that_is_served_elsewhere_has_processes_on_two_pools_and_engines_on_one():
-    members = apart(a=APART, b={"pool": "serve"})
-    assert placement.used_pools(members) == ["big", "serve"]
-    assert placement.policies_on(members, "big") == ["a"] and placement.served_on(members, "big") == []
-    assert placement.policies_on(members, "serve") == placement.served_on(members, "serve") == ["a", "b"]
-    assert placement.shared_pools(members) == ["serve"]
-    assert placement.gpus_needed(Run(config(), members)) == 16 + 4
+    agents = apart(a=APART, b={"pool": "serve"})
+    assert placement.used_pools(agents) == ["big", "serve"]
+    assert placement.policies_on(agents, "big") == ["a"] and placement.served_on(agents, "big") == []
+    assert placement.policies_on(agents, "serve") == placement.served_on(agents, "serve") == ["a", "b"]
+    assert placement.shared_pools(agents) == ["serve"]
+    assert placement.gpus_needed(Run(config(), agents)) == 16 + 4
     # It has the GPUs of both pools, and is not offloaded for the engines of others.
-    placed = view("a", members)
+    placed = view("a", agents)
     rollout = placed.actor_rollout_ref.rollout
     assert (placed.trainer.nnodes, placed.trainer.n_gpus_per_node) == (2, 8)
     assert (rollout.nnodes, rollout.n_gpus_per_node) == (1, 4)
     assert not placed.actor_rollout_ref.actor.fsdp_config.param_offload
     # Engines of two policies on a serving pool have ranks of their own.
-    members = apart(a=APART, b=APART)
-    assert [placement.rank_offset(Run(config(), members), name) for name in "ab"] == [0, 16]
+    agents = apart(a=APART, b=APART)
+    assert [placement.rank_offset(Run(config(), agents), name) for name in "ab"] == [0, 16]

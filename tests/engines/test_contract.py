@@ -38,7 +38,7 @@ OWN = {"ids"}  # attributes of `AdapterEngine`
 
 def listed(package: str) -> set[str]:
     known = names()[package]
-    return {name for table in [known.used, *known.needs.values()] for members in table.values() for name in members}
+    return {name for table in [known.used, *known.needs.values()] for agents in table.values() for name in agents}
 
 
 @pytest.mark.parametrize("file", OBJECTS)

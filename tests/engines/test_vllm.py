@@ -87,9 +87,9 @@ def start(monkeypatch):
         "vllm.v1.engine.exceptions": {"EngineDeadError": EngineDeadError},
         "vllm.lora.request": {"LoRARequest": SimpleNamespace},
     }
-    for name, members in fakes.items():
+    for name, agents in fakes.items():
         module = ModuleType(name)
-        module.__dict__.update(members)
+        module.__dict__.update(agents)
         monkeypatch.setitem(sys.modules, name, module)
     context = SimpleNamespace(get_actor_name=lambda: "vllm_server_4_0")
     monkeypatch.setattr("ray.get_runtime_context", lambda: context)

@@ -47,7 +47,7 @@ def test_a_recipe_has_the_settings_of_its_page(arguments, settings):
             expected = expected if isinstance(expected, dict) else dict.fromkeys(run.mas.policies, expected)
             assert {name: run.view(name).value(path) for name in run.mas.policies} == expected, key
         elif start == "agents":
-            assert all(at(member.spec, path) == expected for member in agents_of(run.mas).values()), key
+            assert all(at(agent.spec, path) == expected for agent in agents_of(run.mas).values()), key
         elif start == "number":
             assert len(at(run.mas, path)) == expected, key
         elif start == "workflow":

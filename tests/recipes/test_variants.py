@@ -64,7 +64,7 @@ def test_the_policies_of_the_shapes_of_teams():
     assert (pioneer.policies, observer.policies, pioneer.every) == (("llm1", "llm2"), ("llm2", "llm1"), 5)
     for recipe, policies in {"debate/qwen3_each": {"llm0", "llm1", "llm2"}, "malt/llama": None}.items():
         team = accepted(f"+recipe={recipe}").mas
-        assert {member.spec.policy for member in agents_of(team).values()} == (policies or set(team.policies))
+        assert {agent.spec.policy for agent in agents_of(team).values()} == (policies or set(team.policies))
 
 
 SEPARATE, LOOKUP = "+recipe=leader_workers/separate_4b", "+platform=cpu +mas=sharded_lookup +recipe=lookup/laptop"
@@ -83,7 +83,7 @@ SEPARATE, LOOKUP = "+recipe=leader_workers/separate_4b", "+platform=cpu +mas=sha
 )
 def test_who_is_trained_is_one_word(command, agents):
     team = validate(composed(command))
-    assert {name for name, member in agents_of(team).items() if member.trainable} == agents
+    assert {name for name, agent in agents_of(team).items() if agent.trainable} == agents
     # With an LLM per role the other one has no optimiser.
     assert set(Run(None, team).trained) == (agents if command.startswith(SEPARATE) else {"main"})
 
@@ -101,7 +101,7 @@ def test_who_is_trained_is_one_word(command, agents):
 def test_the_learner_is_in_both_seats_and_its_opponent_is_a_snapshot(command, past):
     team = load(composed(command).mas)
     assert (Run(None, team).trained, snapshots(team)) == (["main"], past)
-    learns = {name: member.trainable for name, member in agents_of(team).items()}
+    learns = {name: agent.trainable for name, agent in agents_of(team).items()}
     assert learns == {"player_0": True, "player_1": True} | ({"opponent": False} if past else {})
 
 

@@ -19,8 +19,8 @@ from verl_mas.testing.tiny_model import byte_tokenizer
 from verl_mas.verl_ import data_plane
 from verl_mas.verl_.types import Fields, Tokenizer
 from verl_mas.workflow import Task, Workflow
+from verl_mas.workflow.agents import resolve_agents
 from verl_mas.workflow.client import LLMClient
-from verl_mas.workflow.members import members_of
 from verl_mas.workflow.session import SessionConfig, SessionResult
 from verl_mas.workflow.tool_sources import tools_of
 from verl_mas.workflow.tools import ToolLike
@@ -67,7 +67,7 @@ def _method(run: Any) -> Any:
 @pytest.fixture
 def play(loop: asyncio.AbstractEventLoop, workflow_of: Callable[..., type[Workflow]]) -> Callable[..., SessionResult]:
     """Run a workflow on one policy. If the workflow is a function, its agent is `a`."""
-    from verl_mas.workflow.members import members_of
+    from verl_mas.workflow.agents import resolve_agents
     from verl_mas.workflow.run import run_session
     from verl_mas.workflow.session import SessionConfig
 
@@ -81,8 +81,8 @@ def play(loop: asyncio.AbstractEventLoop, workflow_of: Callable[..., type[Workfl
         **settings: Any,
     ) -> SessionResult:
         workflow = workflow_of(run, *(agents or "a"))
-        members = members_of(workflow().agents, agents or {}, {"main": PolicySpec()})
-        config = SessionConfig(members, {"main": client}, tools=tools_of(tools), **settings)
+        found = resolve_agents(workflow().agents, agents or {}, {"main": PolicySpec()})
+        config = SessionConfig(found, {"main": client}, tools=tools_of(tools), **settings)
         return loop.run_until_complete(run_session(workflow, task or Task.of("q"), config))
 
     return play
@@ -139,7 +139,7 @@ def make(policy: Any, loop: Any, workflow_of: Any, monkeypatch: pytest.MonkeyPat
         worker.config, worker.models = client.config, {"main": client.model}
         worker.tokenizer, worker.processor = client.model.tokenizer, None
         worker.session_config = SessionConfig(
-            members_of(workflow.agents, {}, {"main": PolicySpec()}), {"main": client}, faults=faults
+            resolve_agents(workflow.agents, {}, {"main": PolicySpec()}), {"main": client}, faults=faults
         )
         worker.slots, worker.writer = asyncio.Semaphore(at_once), data_plane.Writer()
         worker.counts, worker.lag = {False: SessionCounts(), True: SessionCounts()}, Lag()

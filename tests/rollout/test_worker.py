@@ -27,7 +27,7 @@ from verl_mas.rollout.manager import MasAgentLoopManager
 from verl_mas.rollout.team_client import Served
 from verl_mas.run_folder.session_files import write_advantages
 from verl_mas.workflow import Outcome, Tag
-from verl_mas.workflow.members import members_of
+from verl_mas.workflow.agents import resolve_agents
 from verl_mas.workflow.tool_sources import tools_of
 from verl_mas.workflows.single import Single
 
@@ -331,9 +331,9 @@ def test_calls_of_tools_reach_the_row_the_reward_function_the_counts_and_the_rec
     calls = "".join(f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>' for name in ("count", "x"))
     it = make(acts, n=1, answer=lambda prompt, number: "x" if number else calls)
     OmegaConf.update(it.worker.config, "actor_rollout_ref.rollout.response_length", 512)
-    members = members_of(("solver",), {"solver": AgentSpec(tools=["count"])}, {"main": PolicySpec()})
+    agents = resolve_agents(("solver",), {"solver": AgentSpec(tools=["count"])}, {"main": PolicySpec()})
     config = it.worker.session_config
-    it.worker.session_config = replace(config, members=members, tools=tools_of([Counts()]))
+    it.worker.session_config = replace(config, agents=agents, tools=tools_of([Counts()]))
     seen = scored(it, 1.0)
     it.run()
     (fields,), (tags,) = it.queue.fields.values(), it.queue.rows.values()

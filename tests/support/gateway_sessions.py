@@ -11,7 +11,7 @@ from verl_mas.config.schema import AgentSpec, FaultSpec, PolicySpec
 from verl_mas.gateway.dialect import Asked, Served
 from verl_mas.gateway.session import GatewaySession, Rules
 from verl_mas.testing.scripted_llm import ScriptedLLM
-from verl_mas.workflow.members import members_of
+from verl_mas.workflow.agents import resolve_agents
 from verl_mas.workflow.session import Session, SessionConfig
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
@@ -58,9 +58,9 @@ async def opened(
     replies: object = "fine", *, agents: dict[str, AgentSpec] | None = None, max_acts: int = 256, **rules: object
 ) -> AsyncIterator[Opened]:
     llm = replies if hasattr(replies, "generate") else ScriptedLLM(replies)  # type: ignore[arg-type]
-    members = members_of(AGENTS, agents or {}, {"main": PolicySpec()})
+    found = resolve_agents(AGENTS, agents or {}, {"main": PolicySpec()})
     faults = FaultSpec(max_acts=max_acts, retries=0)
-    session = Session(Task.of("2 + 2?"), SessionConfig(members, {"main": llm}, faults=faults))
+    session = Session(Task.of("2 + 2?"), SessionConfig(found, {"main": llm}, faults=faults))
     gateway = GatewaySession(Team(session), AGENTS, Rules(**rules))  # type: ignore[arg-type]
     try:
         yield Opened(llm, session, gateway)

@@ -32,7 +32,7 @@ from verl_mas.trainer.checkpoint import (
     run_identity,
 )
 from verl_mas.trainer.trainer import TeamTrainer
-from verl_mas.workflow.members import QUEUE
+from verl_mas.workflow.agents import QUEUE
 
 
 class Policy:

@@ -110,7 +110,7 @@ def test_every_override_of_a_method_of_verl_is_in_the_lock_file_and_nothing_else
 
 def test_every_private_name_of_verl_that_we_use_is_in_the_contract():
     tables: list[Mapping[str, Mapping[str, Any]]] = [contract.OVERRIDDEN, contract.USED]
-    listed = {(owner, name) for table in tables for owner, members in table.items() for name in members}
+    listed = {(owner, name) for table in tables for owner, agents in table.items() for name in agents}
     # If the class of an object is not known, a name of any class is accepted.
     listed |= {("", name) for _, name in listed} | {("", name) for name in OTHERS}
     missing = {module: sorted(set(private_uses(module)) - listed) for module in modules()}
@@ -130,7 +130,7 @@ def test_only_these_modules_touch_private_names_of_verl():
 
 def test_every_name_of_the_contract_is_used():
     source = "\n".join(file.read_text() for file in sources().values())
-    assert [name for members in contract.USED.values() for name in members if name not in source] == []
+    assert [name for agents in contract.USED.values() for name in agents if name not in source] == []
     assert [ours for ours in contract.MIXED_INTO if find(ours) is None] == []
     assert [ours for _, ours in contract.RESTATED.values() if not (PACKAGE / ours).exists()] == []
 

@@ -18,7 +18,7 @@ from verl_mas.errors import DataError
 from verl_mas.verl_ import row
 from verl_mas.verl_.row import RowKey, RowTags, is_padding
 from verl_mas.workflow import Generation, Reply, Task
-from verl_mas.workflow.members import Member
+from verl_mas.workflow.agents import ResolvedAgent
 from verl_mas.workflow.record import Clip, Recording, act_record
 from verl_mas.workflow.rewards import rows_of
 
@@ -51,8 +51,8 @@ def test_every_name_of_an_act_is_a_tag_a_part_of_the_record_and_a_column(tags):
     names = [field.name for field in fields(row.Act)]
     row_tags = tags("solver", policy="llm", instance=3, turn=2, branch=1)
     reply = Reply(row.Act(**{name: getattr(row_tags, name) for name in names}), [], Generation("x"))
-    member = Member("solver", "solver", AgentSpec(), trainable=True)
-    (written,) = rows_of(Task([]), [reply], 0.0, {"solver": member}, RewardSpec())
+    agent = ResolvedAgent("solver", "solver", AgentSpec(), trainable=True)
+    (written,) = rows_of(Task([]), [reply], 0.0, {"solver": agent}, RewardSpec())
     stored, record = row_tags.as_dict(), act_record(reply, written, Clip(Recording()))
     columns = AdvantageInput.of([RowKey("u", 0, 0)], [row_tags], torch.ones(1)).select(torch.tensor([0]))
     for name in names:

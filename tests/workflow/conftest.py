@@ -12,7 +12,7 @@ import pytest
 from verl_mas.config.schema import AgentSpec, FaultSpec, PolicySpec
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Outcome, Task, Team, Workflow
-from verl_mas.workflow.members import members_of
+from verl_mas.workflow.agents import resolve_agents
 from verl_mas.workflow.run import run_session
 from verl_mas.workflow.session import Scorer, SessionConfig, SessionResult
 
@@ -44,7 +44,9 @@ def _run(
     settings.setdefault("faults", FaultSpec(backoff_s=0.0))
     policies = policies or {"main": PolicySpec()}
     config = SessionConfig(
-        members=members_of(workflow().agents, agents or {}, policies), clients=dict.fromkeys(policies, llm), **settings
+        agents=resolve_agents(workflow().agents, agents or {}, policies),
+        clients=dict.fromkeys(policies, llm),
+        **settings,
     )
     return asyncio.run(run_session(workflow, task or Task.of("2 + 2?"), config, score))
 

@@ -9,7 +9,7 @@ from verl_mas.errors import FaultKind, WorkflowError
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.verl_.row import Act
 from verl_mas.workflow import Generation, Outcome, Reply, Task
-from verl_mas.workflow.members import Member
+from verl_mas.workflow.agents import ResolvedAgent
 from verl_mas.workflow.rewards import Earned, Score, row_rewards, rows_of
 
 # A session won by the team: the solver's second act was malformed.
@@ -55,9 +55,9 @@ def test_rows_with_tokens_are_numbered_in_the_order_of_their_first_acts():
     def reply(row, tokens=(1,)):
         return Reply(Act("a", "a", "main"), [], Generation("x", response_ids=tokens), row=row)
 
-    member = Member("a", "a", AgentSpec(), trainable=True)
+    agent = ResolvedAgent("a", "a", AgentSpec(), trainable=True)
     replies = [reply(0), reply(1, tokens=()), reply(2, tokens=()), reply(3), reply(2)]
-    rows = rows_of(Task.of("q"), replies, 1.0, {"a": member}, RewardSpec())
+    rows = rows_of(Task.of("q"), replies, 1.0, {"a": agent}, RewardSpec())
     assert [row.key and str(row.key) for row in rows] == ["task_0_0", None, "task_0_1", "task_0_2"]
 
 

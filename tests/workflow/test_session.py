@@ -13,8 +13,8 @@ from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, PolicySpec
 from verl_mas.errors import FaultKind
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Outcome, Task, Workflow, nested
+from verl_mas.workflow.agents import resolve_agents
 from verl_mas.workflow.commit import softmax
-from verl_mas.workflow.members import members_of
 from verl_mas.workflow.rewards import Score
 from verl_mas.workflow.run import run_session
 from verl_mas.workflow.session import SessionConfig
@@ -309,7 +309,7 @@ def test_an_abandoned_act_is_cancelled_at_the_engine(run):
 
 def test_a_cancelled_session_cancels_its_requests():
     llm = ScriptedLLM("x", latency=5.0)
-    setting = SessionConfig(members_of(Abandoning.agents, {}, {"main": PolicySpec()}), {"main": llm})
+    setting = SessionConfig(resolve_agents(Abandoning.agents, {}, {"main": PolicySpec()}), {"main": llm})
 
     async def cancel():
         session = asyncio.ensure_future(run_session(Abandoning, Task.of("q"), setting))

@@ -226,7 +226,7 @@ def metrics_per_agent(batch: AdvantageInput, groups: Partition, stats: GroupStat
     """Compute the metrics `advantage/<agent>/...` of every agent with a row.
 
     groups, group_size_{mean,min,max}  the estimator's groups in which the agent has a row, and their rows or units
-    groups_of_one, groups_uniform      share of these groups that have one member, or no variance
+    groups_of_one, groups_uniform      share of these groups that have one row, or no variance
     sigma                              root mean square deviation of its scores within a task
     inflation                          E[A^2] of its acts under one baseline for the team (Dr. MAS, Lemma 4.2):
                                        (sigma_k^2 + (mu_k - mu)^2) / sigma^2, over the tasks where sigma > 0; mu: mean

@@ -14,8 +14,8 @@ from verl_mas.advantage.estimator import Estimator
 from verl_mas.config.merge import SECTION
 from verl_mas.config.placement import local_policies, pool_shape
 from verl_mas.config.run import Run, View
+from verl_mas.workflow.agents import ResolvedAgent
 from verl_mas.workflow.base import Workflow, agents_of, resolve
-from verl_mas.workflow.members import Member
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +25,7 @@ class ExaminedRun(Run):
         return resolve(self.mas.workflow)
 
     @cached_property
-    def members(self) -> Mapping[str, Member]:
+    def agents(self) -> Mapping[str, ResolvedAgent]:
         """Every agent by name; none in a run without a team."""
         return agents_of(self.mas) if self.mode else {}
 
@@ -34,9 +34,9 @@ class ExaminedRun(Run):
         """The run as the user wrote it: `serving: auto` is not resolved."""
         return Run.of(self.config) if self.mode else self
 
-    def learners(self, view: View) -> dict[str, Member]:
+    def learners(self, view: View) -> dict[str, ResolvedAgent]:
         """The agents that a policy learns from."""
-        return {name: one for name, one in self.members.items() if one.trainable and view.name in one.policies}
+        return {name: one for name, one in self.agents.items() if one.trainable and view.name in one.policies}
 
     @cached_property
     def estimator(self) -> Estimator | None:

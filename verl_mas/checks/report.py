@@ -20,8 +20,8 @@ from verl_mas.engines.serving import serving
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.model_folder import model_number
 from verl_mas.run_folder.checkpoints import to_resume
+from verl_mas.workflow.agents import ResolvedAgent
 from verl_mas.workflow.codecs import JsonObject
-from verl_mas.workflow.members import Member
 
 # Nested plain values by name. A value that the run lacks is null, such as the workflow of a run without a team.
 Summary: TypeAlias = JsonObject
@@ -81,7 +81,7 @@ def summary(run: ExaminedRun, training: Mapping[str, str]) -> Summary:
         "workflow": mas.workflow.name if team else None,
         # Whether a pool has worker processes on the CPU instead of GPUs.
         "on_cpu": config.trainer.device == CPU,
-        "agents": {name: _agent(member) for name, member in run.members.items()},
+        "agents": {name: _agent(agent) for name, agent in run.agents.items()},
         "policies": {name: {**_policy(run.view(name)), "training": training.get(name)} for name in mas.policies},
         "pools": {name: _pool(run, name) for name in used_pools(mas)},
         "step": _step(run),
@@ -100,15 +100,15 @@ def _mode(run: Run) -> Summary | None:
     return {"name": run.mode.name, **late} if run.mode else None
 
 
-def _agent(member: Member) -> Summary:
+def _agent(agent: ResolvedAgent) -> Summary:
     """Describe an agent. `settings` has only settings that differ from the defaults."""
     default = vars(AgentSpec())
-    changed = {name: value for name, value in vars(member.spec).items() if value != default[name]}
+    changed = {name: value for name, value in vars(agent.spec).items() if value != default[name]}
     others = {name: value for name, value in changed.items() if name not in ("policy", "trainable")}
-    policy = ", then ".join(member.policies)
-    if member.rotation:
-        policy += f" (each for {member.every} training steps)"
-    return {"policy": policy, "trained": member.trainable, "settings": others}
+    policy = ", then ".join(agent.policies)
+    if agent.rotation:
+        policy += f" (each for {agent.every} training steps)"
+    return {"policy": policy, "trained": agent.trainable, "settings": others}
 
 
 def _policy(view: View) -> Summary:

@@ -144,7 +144,7 @@ def _run(config: DictConfig, refusals: Refusals, *, here: bool = False) -> Exami
 
 def _made(run: ExaminedRun) -> None:
     """Make the workflow and its agents; find the commit rule."""
-    assert run.workflow and run.members
+    assert run.workflow and run.agents
     COMMIT_RULES.find(run.mas.branch.commit, "mas.branch.commit")
 
 

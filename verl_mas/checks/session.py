@@ -23,10 +23,10 @@ from verl_mas.errors import ConfigError, ConfigWarning, FaultKind, InvalidInput,
 from verl_mas.planning.model_folder import Chat, chat_of
 from verl_mas.util.threads import begun
 from verl_mas.verl_.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
+from verl_mas.workflow.agents import ResolvedAgent
 from verl_mas.workflow.base import resolve
 from verl_mas.workflow.client import Generation, Request
 from verl_mas.workflow.marks import plain_request
-from verl_mas.workflow.members import Member
 from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.run import run_session
 from verl_mas.workflow.session import SessionConfig, SessionResult
@@ -74,12 +74,12 @@ def play(run: ExaminedRun, tools: Mapping[str, Tool]) -> Played | None:
     first = next((rows for rows in sound_rows(run.config) if not rows.validation), None)
     if first is None:
         return None
-    client = Recorder({name: longest_reply(run, member) for name, member in run.members.items()})
-    named = {name for member in run.members.values() for name in member.spec.tools}
+    client = Recorder({name: longest_reply(run, agent) for name, agent in run.agents.items()})
+    named = {name for agent in run.agents.values() for name in agent.spec.tools}
     stand_ins = {name: Tool({"type": "function", "function": {"name": name}}) for name in sorted(named)}
     faults = replace(run.mas.faults, retries=0, session_timeout_s=TIME_LIMIT)
     clients = dict.fromkeys(run.mas.policies, client)
-    config = SessionConfig(run.members, clients, run.mas.branch, run.mas.reward, faults, {**stand_ins, **tools})
+    config = SessionConfig(run.agents, clients, run.mas.branch, run.mas.reward, faults, {**stand_ins, **tools})
 
     async def session() -> SessionResult:
         # Silence asyncio, which by default logs tasks that were never awaited, with a traceback.
@@ -91,9 +91,9 @@ def play(run: ExaminedRun, tools: Mapping[str, Tool]) -> Played | None:
     return Played(first, client.requests, None if late else result)
 
 
-def longest_reply(run: ExaminedRun, member: Member) -> int:
-    longest = int(run.view(member.spec.policy).value("rollout.response_length"))
-    return min(longest, member.spec.sampling.get("max_tokens") or longest)
+def longest_reply(run: ExaminedRun, agent: ResolvedAgent) -> int:
+    longest = int(run.view(agent.spec.policy).value("rollout.response_length"))
+    return min(longest, agent.spec.sampling.get("max_tokens") or longest)
 
 
 def task_of(run: ExaminedRun, first: FirstRows) -> Task:
@@ -197,7 +197,7 @@ def _failed(fault: SessionFault, what: str, file: str) -> ConfigError:
 def _requests(run: ExaminedRun, requests: Sequence[Request], what: str) -> Iterator[Problem]:
     problems = list[Problem]()
     for request in {request.agent: request for request in reversed(requests)}.values():
-        view, spec = run.view(run.members[request.agent].spec.policy), run.members[request.agent].spec
+        view, spec = run.view(run.agents[request.agent].spec.policy), run.agents[request.agent].spec
         if view.spec.remote is None:
             problems += sampling_errors(request.sampling, view.engine, f"the first act of agent {request.agent}")
             problems += _rendered(view, request, what)
@@ -207,7 +207,7 @@ def _requests(run: ExaminedRun, requests: Sequence[Request], what: str) -> Itera
         return
     too_long, most = [], 0
     for name, (least, longest) in longest_prompts(run, requests).items():
-        spec = run.members[name].spec
+        spec = run.agents[name].spec
         limit = min(int(run.config.data.max_prompt_length), spec.max_prompt_length or 1 << 30)
         if least > limit and spec.truncation == "error":
             too_long.append(f"agent {name} needs prompts of {least} tokens for short replies; the limit is {limit}")
@@ -221,7 +221,7 @@ def longest_prompts(run: ExaminedRun, requests: Sequence[Request]) -> dict[str, 
     """Map each agent to two lengths of its longest prompt in tokens: with short replies, and with maximal replies."""
     found: dict[str, tuple[int, int]] = {}
     for request in requests:
-        view = run.view(run.members[request.agent].spec.policy)
+        view = run.view(run.agents[request.agent].spec.policy)
         if view.spec.remote is None and (rendered := render(view, request)):
             tokens, words = rendered[0].length(rendered[1]), 4 * rendered[1].count(4 * WORD)
             least, longest = found.get(request.agent, (0, 0))

@@ -58,7 +58,7 @@ def configured_tools(run: ExaminedRun) -> tuple[dict[str, Tool], list[Problem]]:
             # instance, because it may start a server. So its name is unknown, and unknown tools are not checked.
             complete = complete and None not in schemas
     if complete:
-        problems += unknown_tools(run.members.values(), tools)
+        problems += unknown_tools(run.agents.values(), tools)
     return tools, problems
 
 
@@ -117,10 +117,10 @@ def _of_servers(run: ExaminedRun, setting: str) -> Sequence[JsonObject]:
 
 def check_tool_prompts(run: ExaminedRun, tools: Mapping[str, Tool]) -> Iterator[Problem]:
     """Check that the chat template of each agent's policy renders the agent's tools. Remote policies are skipped."""
-    for member in run.members.values():
-        schemas = [tools[name].schema for name in member.spec.tools if name in tools]
-        if schemas and run.mas.policies[member.spec.policy].remote is None:
-            yield from rendered_tools(run, member.spec, schemas)
+    for agent in run.agents.values():
+        schemas = [tools[name].schema for name in agent.spec.tools if name in tools]
+        if schemas and run.mas.policies[agent.spec.policy].remote is None:
+            yield from rendered_tools(run, agent.spec, schemas)
 
 
 def rendered_tools(run: ExaminedRun, agent: AgentSpec, schemas: Sequence[JsonObject]) -> Iterator[Problem]:

@@ -101,7 +101,7 @@ def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[F
     results = Results.open(out, identity_of(folder, team, options.data, served, sampling), force=options.force)
     if missing := len(results.missing(len(rows), options.n)):
         runtime = load_runtime(options, folder, sampling)
-        settings = [member.spec.validation_sampling for member in runtime.members.values()]
+        settings = [agent.spec.validation_sampling for agent in runtime.agents.values()]
         if options.n > 1 and all(one.get("temperature") == 0 for one in settings):
             value = f"--n {options.n} with temperature 0 of all agents"
             reason = "greedy sessions on one task are equal, so pass@k is pass@1"

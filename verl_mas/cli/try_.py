@@ -82,8 +82,8 @@ def main(argv: list[str]) -> int:
     from verl_mas.config.values import load_dataclass
     from verl_mas.testing.check_workflow import check_workflow
     from verl_mas.testing.report import empty_answer
+    from verl_mas.workflow.agents import resolve_agents
     from verl_mas.workflow.base import find
-    from verl_mas.workflow.members import members_of
 
     path, _, name = options.workflow.rpartition(":")
     if not path and name.endswith(".py"):
@@ -91,9 +91,9 @@ def main(argv: list[str]) -> int:
     with user_code():
         kind = find(name, path or None)
         make = partial(load_dataclass, kind, values(options.args, "--args NAME=VALUE"), "--args")
-        members = members_of(make().agents, {}, {})
+        agents = resolve_agents(make().agents, {}, {})
     task = task_of(options)
-    known = list(dict.fromkeys(name for member in members.values() for name in (member.name, member.role)))
+    known = list(dict.fromkeys(name for agent in agents.values() for name in (agent.name, agent.role)))
     report = check_workflow(make, _replies(options.reply, known), task, limit_s=options.seconds)
     if options.row:
         first, *others = report.cases

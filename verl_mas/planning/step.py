@@ -131,10 +131,10 @@ def rows_of(run: Run, step: Step) -> Mapping[str, float]:
     """Return the rows of each policy, if all agents act equally often. Rows of an adapter count as rows of its base."""
     if run.mode is None:
         return dict.fromkeys(run.mas.policies, step.rows)
-    acting = [(name, member) for member in agents_of(run.mas).values() for name in member.policies]
+    acting = [(name, agent) for agent in agents_of(run.mas).values() for name in agent.policies]
     found: dict[str, float] = defaultdict(float)
-    for name, member in acting:
-        found[run.mas.policies[name].adapter_of or name] += 1 / len(member.policies)
+    for name, agent in acting:
+        found[run.mas.policies[name].adapter_of or name] += 1 / len(agent.policies)
     return {name: step.rows * share / sum(found.values()) for name, share in found.items()}
 
 

@@ -47,8 +47,8 @@ def failed_validation_row(session: Session, models: Mapping[str, Model], dataset
     task = session.task
     # Choose a policy in `models` on which an agent acts. Policies of endpoints are not in `models`, because they have
     # no tokens, and a base in `models` may have no agent.
-    member = next(member for member in session.config.members.values() if member.spec.policy in models)
-    policy, model = member.spec.policy, models[member.spec.policy]
+    agent = next(agent for agent in session.config.agents.values() if agent.spec.policy in models)
+    policy, model = agent.spec.policy, models[agent.spec.policy]
     prompts = (reply.generation.prompt_ids for reply in session.replies if reply.policy == policy)
     output = AgentLoopOutput(
         prompt_ids=list(next(prompts, ())) or [model.tokenizer.eos_token_id],
@@ -64,7 +64,7 @@ def failed_validation_row(session: Session, models: Mapping[str, Model], dataset
         extra_fields={row.MIN_GLOBAL_STEPS: task.step, row.MAX_GLOBAL_STEPS: task.step},
     )
     tags = RowTags(
-        **vars(Act(member.name, member.role, policy)),
+        **vars(Act(agent.name, agent.role, policy)),
         **_tags_of(output, task),
         trainable=False,
         committed=False,

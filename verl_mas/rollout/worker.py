@@ -255,12 +255,12 @@ class MasAgentLoopWorker(_StockWorker):
             else VerlPolicy(self.run.view(name).config, served[name], self.models[name], self.dataset_cls)
             for name, spec in self.mas.policies.items()
         }
-        members = agents_of(self.mas)
+        agents = agents_of(self.mas)
         servers = McpServers(self.mas.mcp, Path(self.config.trainer.default_local_dir, "mcp")).start()
         tools = tools_of([*self.tools, *servers.tools])
-        raise_all(unknown_tools(members.values(), tools))
+        raise_all(unknown_tools(agents.values(), tools))
         limits = tool_limits(self.rollout_config.multi_turn)
-        return SessionConfig(members, clients, self.mas.branch, self.mas.reward, self.mas.faults, tools, limits)
+        return SessionConfig(agents, clients, self.mas.branch, self.mas.reward, self.mas.faults, tools, limits)
 
     def _trajectory_writer(self) -> TrajectoryWriter | None:
         spec = self.mas.trajectories

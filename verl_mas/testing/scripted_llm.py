@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from verl_mas.errors import InvalidInput
+from verl_mas.workflow.agents import role_of
 from verl_mas.workflow.client import Generation, Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
-from verl_mas.workflow.members import role_of
 from verl_mas.workflow.task import text_of
 
 

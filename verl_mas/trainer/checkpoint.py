@@ -37,8 +37,8 @@ from verl_mas.run_folder.checkpoints import (
 from verl_mas.run_folder.disk import free_space, known_by
 from verl_mas.util.later import np, torch
 from verl_mas.verl_.types import Fields
+from verl_mas.workflow.agents import QUEUE
 from verl_mas.workflow.base import agents_of
-from verl_mas.workflow.members import QUEUE
 from verl_mas.workflow.team_file import TeamFile
 
 RNG_FILE = "driver_rng.pt"
@@ -119,7 +119,7 @@ def running_state(run: Run) -> RunningState | None:
     options = options_for(name, run.mas.advantage) if name in ESTIMATORS else None
     if options is None or not ESTIMATORS[name].reads_running(options):
         return None
-    roles = sorted({member.role for member in agents_of(run.mas).values()})
+    roles = sorted({policy.role for policy in agents_of(run.mas).values()})
     of = {"algorithm.adv_estimator": name, "mas.advantage.weighting": options.weighting, "roles": roles}
     return RunningState(of)
 
@@ -300,7 +300,7 @@ def run_identity(run: Run) -> dict[str, object]:
         "algorithm.adv_estimator": str(run.config.algorithm.adv_estimator),
         LOADERS: run.config.data.dataloader_num_workers,
         "mas.workflow.name": run.mas.workflow.name,
-        "policy of agents": {name: member.spec.policy for name, member in agents_of(run.mas).items()},
+        "policy of agents": {name: policy.spec.policy for name, policy in agents_of(run.mas).items()},
         "mas.swap.agents": list(run.mas.swap.agents),
         "snapshots": {name: spec.snapshot.of for name, spec in specs.items() if spec.snapshot},
         "models": {name: models[name].name for name in full},

@@ -39,7 +39,7 @@ from verl_mas.trainer.agreement import FIRST, Agreement
 from verl_mas.trainer.batching import by_policy
 from verl_mas.trainer.checkpoint import Checkpoints, differences, reading, run_identity
 from verl_mas.trainer.filters import TaskFilter
-from verl_mas.trainer.members import make, trained_by
+from verl_mas.trainer.made_policies import make, trained_by
 from verl_mas.trainer.metrics import (
     TokenCount,
     agent_metrics,
@@ -109,14 +109,14 @@ class TeamTrainer(Recorded, SessionValidation):
             self.timeline = Timeline(Path(config.trainer.default_local_dir), pools)
         super().__init__(config)
         self.use_critic = False  # Each policy has its own critic.
-        self.members: dict[str, LocalPolicy | FrozenPolicy] = {}
-        members = agents_of(self.mas)
-        self.credit = Credit(self.run, list(members))
+        self.policies: dict[str, LocalPolicy | FrozenPolicy] = {}
+        policies = agents_of(self.mas)
+        self.credit = Credit(self.run, list(policies))
         self.filter = TaskFilter(self.mas.filter, lambda rows: self.credit.tasks_with_advantage(rows, self.trained))
         self._named: Counter[int] = Counter()  # step -> number of tasks that are named after it
         self._sessions = SessionCounts()  # counts of the current step
         self.token_count = TokenCount()
-        self._findings = Findings([name for name, member in members.items() if member.trainable])
+        self._findings = Findings([name for name, policy in policies.items() if policy.trainable])
 
     # -- set-up ---------------------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class TeamTrainer(Recorded, SessionValidation):
         self._engines_started()
         name_actors(self._actors())
         # verl loads checkpoints through this attribute.
-        saved = {name: each for member in self.members.values() for name, each in member.saved.items()}
+        saved = {name: each for policy in self.policies.values() for name, each in policy.saved.items()}
         queue = data_plane if self.mode.asynchronous else None
         facts = {**self.identity, FIRST: self.agreement.first}
         self.actor_rollout_wg = Checkpoints(
@@ -163,16 +163,16 @@ class TeamTrainer(Recorded, SessionValidation):
         self._workers = early_workers(self.config)
         note_when_ready(self._workers, timeline.AGENT_LOOP_WORKERS, self.timeline)
         starts = turns(self.run, self.timeline)
-        self.members = {name: make(name, self.run, self.pools, self.total_training_steps) for name in starts}
-        for member in self.members.values():
+        self.policies = {name: make(name, self.run, self.pools, self.total_training_steps) for name in starts}
+        for policy in self.policies.values():
             # Import the engine's modules here: threads that import the same modules may see them half initialised.
-            get_rollout_replica_class(member.engine)
-        policies = {f"policy {name}": partial(starts[name].take, one.start) for name, one in self.members.items()}
+            get_rollout_replica_class(policy.engine)
+        policies = {f"policy {name}": partial(starts[name].take, one.start) for name, one in self.policies.items()}
         side_by_side({"the reward workers": self._start_reward_workers, **policies})
 
     def _actors(self) -> dict[str, list[Actor]]:
         workers = {f"training worker {{}} of policy {name}": policy.workers for name, policy in self.training.items()}
-        servers = {f"engine {{}} of policy {name}": member.servers for name, member in self.members.items()}
+        servers = {f"engine {{}} of policy {name}": host.servers for name, host in self.policies.items()}
         return {**workers, **servers}
 
     def _engines_started(self) -> None:
@@ -191,12 +191,12 @@ class TeamTrainer(Recorded, SessionValidation):
     @property
     def trained(self) -> dict[str, PolicyTrainer]:
         """The policies that are updated, including adapters."""
-        return {name: policy for member in self.members.values() for name, policy in trained_by(member).items()}
+        return {name: policy for host in self.policies.values() for name, policy in trained_by(host).items()}
 
     @property
     def training(self) -> dict[str, LocalPolicy]:
         """The policies that have training processes, including bases of adapters."""
-        return {name: member for name, member in self.members.items() if isinstance(member, LocalPolicy)}
+        return {name: policy for name, policy in self.policies.items() if isinstance(policy, LocalPolicy)}
 
     def get_llm_client(self) -> Served:  # type: ignore[override]
         homes = {name: host_policy(self.mas, name) for name, spec in self.mas.policies.items() if not spec.remote}
@@ -205,7 +205,7 @@ class TeamTrainer(Recorded, SessionValidation):
 
     def _client_of(self, home: str, adapter: str | None) -> LLMServerClient:
         """Make a client of a policy's engines. `adapter`: the policy whose adapter serves the requests."""
-        return self.members[home].client(adapter)
+        return self.policies[home].client(adapter)
 
     def get_teacher_client(self) -> None:
         return None
@@ -235,19 +235,19 @@ class TeamTrainer(Recorded, SessionValidation):
     def _wake(self) -> None:
         """Wake all engines. Every trained policy gets the new version number, even if it had no rows in this step, so
         that the versions of all policies can be compared."""
-        refresh(self.members, self.global_steps)
-        self.pools.each(self.members, self._wake_one)
+        refresh(self.policies, self.global_steps)
+        self.pools.each(self.policies, self._wake_one)
 
     def _wake_one(self, name: str) -> None:
         with self.timeline.span(timeline.WAKE, name):
-            self.members[name].wake(self.global_steps)
+            self.policies[name].wake(self.global_steps)
 
     def _sleep(self) -> None:
-        self.pools.each(self.members, self.sleep_one)
+        self.pools.each(self.policies, self.sleep_one)
 
     def sleep_one(self, name: str) -> None:
         with self.timeline.span(timeline.SLEEP, name):
-            self.members[name].sleep()
+            self.policies[name].sleep()
 
     # -- verl's profiler --------------------------------------------------------------------------------------
 
@@ -352,7 +352,7 @@ class TeamTrainer(Recorded, SessionValidation):
         limits = {name: policy.log_prob_limit for name, policy in self.trained.items()}
         metrics.update(compared := log_prob_metrics(parts, limits, self.global_steps))
         self.agreement.add(compared, self.global_steps)
-        metrics.update(snapshot_metrics(self.members, self.global_steps))
+        metrics.update(snapshot_metrics(self.policies, self.global_steps))
         if self.mode.asynchronous:
             metrics.update(idle)
             buffered_tags = self.replay_buffer.partitions[data_plane.TRAIN]
@@ -385,7 +385,7 @@ class TeamTrainer(Recorded, SessionValidation):
             at.setdefault(host_policy(self.mas, name), []).append(name)
 
         def work_at(home: str) -> None:
-            with self.members[home].on_device():
+            with self.policies[home].on_device():
                 for name in at[home]:
                     work(name)
 
@@ -427,7 +427,7 @@ class TeamTrainer(Recorded, SessionValidation):
             logger.warning("step %d | %s", global_steps, finding.text)
 
     def read_text(self, policy: str, ids: Tensor) -> str:
-        return str(self.members[host_policy(self.mas, policy)].tokenizer.decode(ids, skip_special_tokens=True))
+        return str(self.policies[host_policy(self.mas, policy)].tokenizer.decode(ids, skip_special_tokens=True))
 
     def _log_rollout_data(self, batch: Rows, timing_raw: dict[str, float], rollout_data_dir: str) -> None:
         """Write verl's dump of the rollouts, with the agent and policy of every row."""

@@ -1,5 +1,6 @@
 """The interface that teams are written against: plain async Python in which agents act."""
 
+from verl_mas.workflow.agents import instances as instances
 from verl_mas.workflow.base import Workflow as Workflow
 from verl_mas.workflow.base import nested as nested
 from verl_mas.workflow.base import register_workflow as register_workflow
@@ -17,7 +18,6 @@ from verl_mas.workflow.codecs import Codec as Codec
 from verl_mas.workflow.codecs import JsonBlock as JsonBlock
 from verl_mas.workflow.codecs import Malformed as Malformed
 from verl_mas.workflow.codecs import Tag as Tag
-from verl_mas.workflow.members import instances as instances
 from verl_mas.workflow.outcome import Outcome as Outcome
 from verl_mas.workflow.reply import Reply as Reply
 from verl_mas.workflow.task import Task as Task

@@ -12,8 +12,8 @@ from verl_mas.config.schema import DEFAULT_POLICY, MasConfig, WorkflowSpec
 from verl_mas.config.user_code import load_module
 from verl_mas.config.values import check_fields, load_dataclass
 from verl_mas.errors import ConfigError
+from verl_mas.workflow.agents import ResolvedAgent, resolve_agents, role_of
 from verl_mas.workflow.codecs import Codec
-from verl_mas.workflow.members import Member, members_of, role_of
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
@@ -118,9 +118,9 @@ def resolve(spec: WorkflowSpec) -> Workflow:
     return load_dataclass(find(spec.name, spec.path), spec.args, "mas.workflow.args")
 
 
-def agents_of(mas: MasConfig) -> dict[str, Member]:
+def agents_of(mas: MasConfig) -> dict[str, ResolvedAgent]:
     """Return all agents of the configured workflow by name, with their settings."""
-    return members_of(resolve(mas.workflow).agents, mas.agents, mas.policies, mas.swap)
+    return resolve_agents(resolve(mas.workflow).agents, mas.agents, mas.policies, mas.swap)
 
 
 def team_file(name: str) -> dict[str, object]:

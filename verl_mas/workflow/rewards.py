@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from verl_mas.config.schema import RewardSpec
 from verl_mas.verl_.row import RowKey
+from verl_mas.workflow.agents import ResolvedAgent
 from verl_mas.workflow.client import Generation
-from verl_mas.workflow.members import Member
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.reply import Reply, check_reward
 from verl_mas.workflow.task import Task
@@ -98,13 +98,13 @@ class Row:
 
 
 def rows_of(
-    task: Task, replies: Iterable[Reply], team_reward: float, members: Mapping[str, Member], weights: RewardSpec
+    task: Task, replies: Iterable[Reply], team_reward: float, agents: Mapping[str, ResolvedAgent], weights: RewardSpec
 ) -> list[Row]:
     """List the rows of the session, in the order of their first acts."""
     by_row: dict[int, list[Reply]] = {}
     for reply in replies:
         by_row.setdefault(reply.row, []).append(reply)
-    rewards = row_rewards([_earned(acts, team_reward, members) for acts in by_row.values()], weights)
+    rewards = row_rewards([_earned(acts, team_reward, agents) for acts in by_row.values()], weights)
     rows, stored = [], 0
     for acts, reward in zip(by_row.values(), rewards, strict=True):
         storable = acts[-1].generation.has_tokens and not acts[0].probe
@@ -113,15 +113,15 @@ def rows_of(
     return rows
 
 
-def candidate_score(reply: Reply, members: Mapping[str, Member], weights: RewardSpec) -> float:
+def candidate_score(reply: Reply, agents: Mapping[str, ResolvedAgent], weights: RewardSpec) -> float:
     """Score a candidate before the session has ended."""
-    return row_rewards([_earned([reply], 0.0, members)], weights)[0].score
+    return row_rewards([_earned([reply], 0.0, agents)], weights)[0].score
 
 
-def _earned(acts: Sequence[Reply], team_reward: float, members: Mapping[str, Member]) -> Earned:
+def _earned(acts: Sequence[Reply], team_reward: float, agents: Mapping[str, ResolvedAgent]) -> Earned:
     team_rewards = [reply.team_reward for reply in acts if reply.team_reward is not None]
     # A probe has no penalty, because `penalty_on` can add the penalty of one row to other rows.
-    penalty = 0.0 if acts[0].probe else members[acts[0].agent].spec.format_penalty
+    penalty = 0.0 if acts[0].probe else agents[acts[0].agent].spec.format_penalty
     return Earned(
         agent=acts[0].agent,
         team=team_rewards[-1] if team_rewards else team_reward,

@@ -15,10 +15,10 @@ from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, PolicySpec,
 from verl_mas.errors import FaultKind, SessionFault, WorkflowError, failures, raise_all
 from verl_mas.util.loop_thread import LoopThread
 from verl_mas.util.text import encodable
+from verl_mas.workflow.agents import resolve_agents
 from verl_mas.workflow.base import Workflow, resolve
 from verl_mas.workflow.client import LLMClient, Message
 from verl_mas.workflow.clock import Clock, ended, ends_alone, start
-from verl_mas.workflow.members import members_of
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.session import Scorer, Session, SessionConfig, SessionResult
@@ -145,11 +145,11 @@ def session_config(
     specs = dict(agents or {})
     used = {AgentSpec().policy, *(spec.policy for spec in specs.values())}
     served = clients if isinstance(clients, Mapping) else dict.fromkeys(used, clients)
-    members = members_of(workflow.agents, specs, dict.fromkeys(served, PolicySpec()))
+    found = resolve_agents(workflow.agents, specs, dict.fromkeys(served, PolicySpec()))
     known = tools_of(tools)
-    raise_all(unknown_tools(members.values(), known))
+    raise_all(unknown_tools(found.values(), known))
     return SessionConfig(
-        members=members,
+        agents=found,
         clients=served,
         branch=branch or BranchSpec(),
         faults=faults or FaultSpec(),

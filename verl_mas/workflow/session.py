@@ -17,12 +17,12 @@ from verl_mas.run_folder.records import SCHEMA, Record
 from verl_mas.util.loops import together
 from verl_mas.util.text import all_encodable
 from verl_mas.verl_.row import VERDICTS, Act
+from verl_mas.workflow.agents import DECODING, ResolvedAgent
 from verl_mas.workflow.client import Continuation, Generation, LLMClient, Message, Request, message_of
 from verl_mas.workflow.clock import Clock, ended, now, start
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.commit import COMMIT_RULES
 from verl_mas.workflow.line import Line
-from verl_mas.workflow.members import DECODING, Member
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.record import Clip, Recording, act_record, fault_record
 from verl_mas.workflow.reply import Reply
@@ -38,7 +38,7 @@ from verl_mas.workflow.transcript import as_text
 class SessionConfig:
     """Settings and clients that all sessions of a run share."""
 
-    members: Mapping[str, Member]
+    agents: Mapping[str, ResolvedAgent]
     clients: Mapping[str, LLMClient]
     branch: BranchSpec = field(default_factory=BranchSpec)
     reward: RewardSpec = field(default_factory=RewardSpec)
@@ -51,7 +51,7 @@ class SessionConfig:
 class Ask:
     """Parameters of `Session.act`: an agent requests `n` replies to one prompt, on one path of the session (`line`)."""
 
-    member: Member
+    agent: ResolvedAgent
     line: Line
     messages: Sequence[Message]
     sampling: Mapping[str, object] = field(default_factory=dict)
@@ -86,14 +86,14 @@ class Session:
     async def act(self, ask: Ask) -> list[Reply]:
         """Generate and record the replies to one prompt. For each reply, tools are called and the model generates
         again, until a reply has no tool calls."""
-        member, line = ask.member, ask.line
+        agent, line = ask.agent, ask.line
         # As in verl, `tool_selection` in a dataset row may select some of the agent's tools.
-        named, selected = member.spec.tools, self.task.extra_info.get("tool_selection")
+        named, selected = agent.spec.tools, self.task.extra_info.get("tool_selection")
         configured = [self.config.tools[name] for name in selected or named if name in named and not ask.calls_open]
         usable = toolsets(configured, ask.tools, ask.n)
         await self._admit(ask.n, line)
-        turn = line.next_turn(member.name, ask.instance)
-        act = Act(member.name, member.role, member.policy(self.task), ask.instance, turn)
+        turn = line.next_turn(agent.name, ask.instance)
+        act = Act(agent.name, agent.role, agent.policy(self.task), ask.instance, turn)
         request = self._request(ask, turn, [tool.schema for tool in usable[0].values()])
         given = ask.continues.row if ask.continues else None
         rows = [next(self._new_row) if given is None else given for _ in range(ask.n)]
@@ -109,7 +109,7 @@ class Session:
                 among=ask.n,
                 probe=line.probe,
                 line=line.name,
-                trainable=member.trainable and not line.probe,
+                trainable=agent.trainable and not line.probe,
                 committed=ask.n == 1 and not line.probe,
                 row=row,
                 started=started - self.started,
@@ -141,7 +141,7 @@ class Session:
             value = f"commit of {len(replies)} replies of {replies[0].agent}, and not all have a reward"
             fix = "set reply.reward or reply.team_reward on each, or use mas.branch.commit=uniform"
             raise WorkflowError(value, rule=f"the rule {spec.commit!r} compares rewards", fix=fix)
-        scores = [candidate_score(reply, self.config.members, self.config.reward) for reply in replies]
+        scores = [candidate_score(reply, self.config.agents, self.config.reward) for reply in replies]
         chosen = replies[rule.choose(scores, spec.temperature, self.rng)]
         for reply in replies:
             reply.committed = reply is chosen
@@ -211,7 +211,7 @@ class Session:
         return f'<pre style="white-space:pre-wrap">{html.escape(str(self))}</pre>'
 
     def rows(self) -> list[Row]:
-        return rows_of(self.task, self.replies, self.team_reward or 0.0, self.config.members, self.config.reward)
+        return rows_of(self.task, self.replies, self.team_reward or 0.0, self.config.agents, self.config.reward)
 
     def record(
         self, status: str | None = None, faults: Sequence[SessionFault] = (), how: Recording | None = None
@@ -254,14 +254,14 @@ class Session:
             act.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
 
-    def spawn(self, member: Member, line: Line) -> int:
+    def spawn(self, agent: ResolvedAgent, line: Line) -> int:
         """Return the number of a new instance of an agent. Raises SessionFault if there are too many instances."""
         limit = self.config.faults.max_acts
         if line.spawned >= limit:
             cause = f"{line.spawned + 1} instances in a session; rule: each acts, and a session has at most "
             cause += f"mas.faults.max_acts={limit} acts; fix: spawn fewer, or raise mas.faults.max_acts"
-            raise SessionFault(FaultKind.LIMIT, cause, agent=member.name, turn=0)
-        return line.new_instance(member.name)
+            raise SessionFault(FaultKind.LIMIT, cause, agent=agent.name, turn=0)
+        return line.new_instance(agent.name)
 
     async def _admit(self, n: int, line: Line) -> None:
         faults = self.config.faults
@@ -286,12 +286,12 @@ class Session:
         raise SessionFault(FaultKind.LIMIT, "the session is over" if self._over else f"more than {limit} acts")
 
     def _request(self, ask: Ask, turn: int, tools: Sequence[JsonObject]) -> Request:
-        task, spec = self.task, ask.member.spec
-        settings = ask.member.sampling(task, ask.sampling)
+        task, spec = self.task, ask.agent.spec
+        settings = ask.agent.sampling(task, ask.sampling)
         if task.greedy:
             settings = {name: value for name, value in settings.items() if name not in DECODING}
         return Request(
-            agent=ask.member.name,
+            agent=ask.agent.name,
             session=task.key,
             instance=ask.instance,
             line=ask.line.name,
@@ -314,7 +314,7 @@ class Session:
     ) -> list[Acted]:
         """Generate all candidates with one call of the client, then run the tool loop of each candidate
         concurrently."""
-        client = self.config.clients[ask.member.policy(self.task)]
+        client = self.config.clients[ask.agent.policy(self.task)]
         generations = await client.generate(request, len(rows))
         if ask.calls_open:
             return [
@@ -327,7 +327,7 @@ class Session:
 
         runs = []
         for branch, (generation, usable, row) in enumerate(zip(generations, tools, rows, strict=True)):
-            loop = ToolLoop(generate, request, branch, usable, ask.member.spec, self.config.tool_limits)
+            loop = ToolLoop(generate, request, branch, usable, ask.agent.spec, self.config.tool_limits)
             runs.append(partial(loop.run, generation, row))
         return await together(runs)
 

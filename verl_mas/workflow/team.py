@@ -16,9 +16,9 @@ from typing import TypeAlias, TypeVar
 from verl_mas.config.registry import KnownNames, closest, nearest
 from verl_mas.errors import WorkflowError
 from verl_mas.util.loops import together
+from verl_mas.workflow.agents import ResolvedAgent
 from verl_mas.workflow.client import Continuation, Message
 from verl_mas.workflow.line import Line
-from verl_mas.workflow.members import Member
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.session import Ask, Session
@@ -39,12 +39,12 @@ class Team:
         self._session, self._prefix, self._line = session, prefix, line or session.line
 
     def __getitem__(self, name: str) -> Agent:
-        members = self._session.config.members
+        agents = self._session.config.agents
         full = self._prefix + name
-        if full not in members:
+        if full not in agents:
             rule = "a workflow names every agent in its `agents`"
-            raise WorkflowError(f"team has no agent {full!r}", rule=rule, fix=nearest(full, list(members)))
-        return Agent(self._session, members[full], self._line)
+            raise WorkflowError(f"team has no agent {full!r}", rule=rule, fix=nearest(full, list(agents)))
+        return Agent(self._session, agents[full], self._line)
 
     def __getattr__(self, name: str) -> Agent:
         if name.startswith("_"):
@@ -54,9 +54,9 @@ class Team:
     def role(self, role: str) -> list[Agent]:
         """Return all agents of a role, in the order of the workflow's `agents`."""
         wanted = self._prefix + role
-        members = self._session.config.members.values()
-        found = [Agent(self._session, member, self._line) for member in members if member.role == wanted]
-        roles = {member.role for member in members}
+        agents = self._session.config.agents.values()
+        found = [Agent(self._session, agent, self._line) for agent in agents if agent.role == wanted]
+        roles = {agent.role for agent in agents}
         if not found and closest(wanted, roles):  # a team may have no agent of a role
             rule = "a role is that of an agent in `agents`"
             raise WorkflowError(f"team has no role {wanted!r}", rule=rule, fix=nearest(wanted, sorted(roles)))
@@ -193,8 +193,8 @@ def _reward(replies: Sequence[Reply], reward: float) -> None:
 class Agent(KnownNames):
     """One agent of a session: `await agent.act(prompt)` is one LLM call."""
 
-    def __init__(self, session: Session, member: Member, line: Line, instance: int = 0):
-        self._session, self._member, self._line, self.instance = session, member, line, instance
+    def __init__(self, session: Session, agent: ResolvedAgent, line: Line, instance: int = 0):
+        self._session, self._member, self._line, self.instance = session, agent, line, instance
 
     @property
     def name(self) -> str:
@@ -249,8 +249,8 @@ class Agent(KnownNames):
         the call, followed by `messages`. `max_calls` replaces the agent's `max_tool_calls`."""
         prompt, instance = [*context.messages, *as_messages(messages)], self._session.spawn(self._member, self._line)
         spec = replace(self._member.spec, max_tool_calls=max_calls or self._member.spec.max_tool_calls)
-        member = replace(self._member, spec=spec)
-        ask = Ask(member, self._line, prompt, instance=instance, tools=tools, continues=context.continues)
+        agent = replace(self._member, spec=spec)
+        ask = Ask(agent, self._line, prompt, instance=instance, tools=tools, continues=context.continues)
         return (await self._session.act(ask))[0]
 
     def conversation(self, messages: Prompt = (), *, system: str | None = None, tools: Tools = ()) -> Conversation:

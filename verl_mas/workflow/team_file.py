@@ -26,8 +26,8 @@ from verl_mas.config.values import Count, Length, Text, load_dataclass, settable
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.run_folder.disk import write_whole
 from verl_mas.util.text import bare_address, in_texts
+from verl_mas.workflow.agents import DECODING, ResolvedAgent, wrong_names
 from verl_mas.workflow.base import agents_of
-from verl_mas.workflow.members import DECODING, Member, wrong_names
 from verl_mas.workflow.task import Task
 
 TEAM_FILE = "team.yaml"
@@ -134,7 +134,7 @@ def describe(run: Run) -> TeamFile:
     return TeamFile(
         format=FORMAT,
         workflow=TeamWorkflow(workflow.name, _code(workflow.path), in_texts(_found_again, workflow.args)),
-        agents={name: _agent(run, member) for name, member in agents_of(run.mas).items()},
+        agents={name: _agent(run, agent) for name, agent in agents_of(run.mas).items()},
         policies={name: _policy(run, name) for name in run.mas.policies},
         plugins=[str(_code(plugin)) for plugin in run.mas.plugins],
         branch=run.mas.branch,
@@ -150,9 +150,9 @@ def describe(run: Run) -> TeamFile:
     )
 
 
-def _agent(run: Run, member: Member) -> AgentSpec:
-    spec, policy = member.spec, run.mas.policies[member.spec.policy]
-    training, validation = (_sampling(run.view(spec.policy), member, validate=validate) for validate in (False, True))
+def _agent(run: Run, agent: ResolvedAgent) -> AgentSpec:
+    spec, policy = agent.spec, run.mas.policies[agent.spec.policy]
+    training, validation = (_sampling(run.view(spec.policy), agent, validate=validate) for validate in (False, True))
     spec = replace(spec, sampling=training, validation_sampling=validation, trainable=True)
     if policy.remote:
         return spec
@@ -166,9 +166,9 @@ def _agent(run: Run, member: Member) -> AgentSpec:
     )
 
 
-def _sampling(view: View, member: Member, *, validate: bool) -> Sampling:
+def _sampling(view: View, agent: ResolvedAgent, *, validate: bool) -> Sampling:
     """Compute the sampling settings that an act has in training or validation, if it overrides nothing."""
-    settings = member.sampling(Task([], validate=validate), {})
+    settings = agent.sampling(Task([], validate=validate), {})
     if view.spec.remote is None:
         section = "rollout.val_kwargs" if validate else "rollout"
         rollout = {name: view.get(f"{section}.{name}") for name in DECODING}
@@ -179,7 +179,7 @@ def _sampling(view: View, member: Member, *, validate: bool) -> Sampling:
     sampling = {name: value for name, value in settings.items() if name in known and value is not None}
     if extra := {name: value for name, value in settings.items() if name not in known}:
         sampling["extra"] = extra
-    return load_dataclass(Sampling, sampling, f"sampling of agent {member.name}")
+    return load_dataclass(Sampling, sampling, f"sampling of agent {agent.name}")
 
 
 def _policy(run: Run, name: str) -> TeamPolicy:

@@ -17,7 +17,7 @@ from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.tools import CallContext, CallTool, Tool, ToolLike, Tools
 
 if TYPE_CHECKING:
-    from verl_mas.workflow.members import Member
+    from verl_mas.workflow.agents import ResolvedAgent
 
 
 def tool_of(given: ToolLike) -> Tool:
@@ -72,15 +72,15 @@ def _listed(given: object) -> Iterable[ToolLike]:
     return given
 
 
-def unknown_tools(members: Iterable[Member], known: Iterable[str]) -> Iterator[ConfigError]:
+def unknown_tools(agents: Iterable[ResolvedAgent], known: Iterable[str]) -> Iterator[ConfigError]:
     """Yield an error for each name in `mas.agents.<name>.tools` that is not in `known`."""
     names = sorted(known)
     rule = "a tool is one of rollout.multi_turn.tool_config_path, function_tool_path or mas.mcp, or without verl "
     rule += "one of run(..., tools=[...])"
-    for member in members:
-        for name in member.spec.tools:
+    for agent in agents:
+        for name in agent.spec.tools:
             if name not in names:
-                yield ConfigError(f"mas.agents.{member.name}.tools has {name!r}", rule=rule, fix=nearest(name, names))
+                yield ConfigError(f"mas.agents.{agent.name}.tools has {name!r}", rule=rule, fix=nearest(name, names))
 
 
 def _call_of(tool: Any) -> CallTool:

@@ -18,8 +18,8 @@ from verl_mas.environment.worlds.world import NAME, OPTIONS, SEED, Observation, 
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.util.loops import together
 from verl_mas.workflow import Malformed, Message, Outcome, Reply, Tag, Task, Team, Workflow, register_workflow
+from verl_mas.workflow.agents import instances
 from verl_mas.workflow.codecs import visible
-from verl_mas.workflow.members import instances
 from verl_mas.workflow.task import with_instruction
 from verl_mas.workflow.team import Conversation
 

@@ -65,7 +65,7 @@ def team(make):
         for name in POLICIES:
             base.adapters[name] = AdapterPolicy(made.run.view(name), base)
             base.adapters[name].init()
-        made.members = {"main": base}
+        made.policies = {"main": base}
         return made
 
     return build
@@ -94,7 +94,7 @@ def test_each_adapter_gets_its_own_loss_where_rows_are_weighted(team):
 def test_adapters_are_saved_and_loaded_while_their_base_is_on_the_device(team, tmp_path):
     made = team(actor_rollout_ref__actor__fsdp_config__param_offload=True, **VERLS_LOSS)
     made.config.trainer.default_local_dir = str(tmp_path)
-    checkpoints = Checkpoints(made.members["main"].saved, made.config.trainer, {})
+    checkpoints = Checkpoints(made.policies["main"].saved, made.config.trainer, {})
     folder = checkpoints.save(1, {})
     moved = ["to device", "to cpu"]
     assert made.log == [*moved, *moved]

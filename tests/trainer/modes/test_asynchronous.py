@@ -243,7 +243,7 @@ APART = {
 KINDS = {"a": SeparatePolicy, "guide": FrozenPolicy, "b": SeparatePolicy}
 
 
-def member(name, log, together):
+def policy(name, log, together):
     """Make a policy without processes that logs its calls."""
 
     def abort():
@@ -277,14 +277,14 @@ BEHIND_ITS_GATE = ["close ['a']", "wake a 3", "open ['a']", "close ['b']", "wake
 )
 def test_engines_are_aborted_at_once_behind_closed_gates_and_requests_come_last(monkeypatch, kind, moment, expected):
     made, log, together = object.__new__(kind), [], Barrier(len(KINDS))
-    made.members = {name: member(name, log, together) for name in KINDS}
+    made.policies = {name: policy(name, log, together) for name in KINDS}
     made.pools = SimpleNamespace(each=lambda names, work: [work(name) for name in names])
     made.agent_loop_manager = SimpleNamespace(
         pause=lambda names="all": log.append(f"close {names}"), resume=lambda names="all": log.append(f"open {names}")
     )
     made.global_steps, made.curr_step_profile, made.timing_raw = 3, False, {}
     made.mas = load(APART)
-    monkeypatch.setattr("verl_mas.trainer.trainer.refresh", lambda members, step: None)
+    monkeypatch.setattr("verl_mas.trainer.trainer.refresh", lambda policies, step: None)
     made.on_init_end()
     if moment != "on_init_end":
         log.clear()
@@ -304,8 +304,8 @@ def test_policies_of_two_pools_are_sent_to_one_serving_pool_in_turn(serving, tog
 
     policies = {name: {"pool": name, "engines": to} for name, to in zip("ab", serving, strict=True)}
     made.mas, made.pools = load({**APART, "policies": policies}), object.__new__(Pools)
-    made.pools.mas, made.members = made.mas, {name: object.__new__(SeparatePolicy) for name in "ab"}
-    for policy in made.members.values():
+    made.pools.mas, made.policies = made.mas, {name: object.__new__(SeparatePolicy) for name in "ab"}
+    for policy in made.policies.values():
         policy.wake = send
     made.agent_loop_manager, made.global_steps, made.timing_raw = Mock(), 3, {}
     made.on_init_end()

@@ -55,9 +55,9 @@ def test_the_engines_of_every_policy_stop_profiling_when_the_rollout_ends(monkey
     trainer.replay_buffer = SimpleNamespace(sample=lambda **what: ("rows", {}))
     trainer._sessions = SimpleNamespace(metrics=dict, busy={})
     trainer.filter = TaskFilter(FilterSpec(), lambda rows: [])
-    trainer.members = {}
+    trainer.policies = {}
     for name in ("a", "b"):
-        trainer.members[name] = policy = object.__new__(PolicyTrainer)
+        trainer.policies[name] = policy = object.__new__(PolicyTrainer)
         policy.llm_server_manager = SimpleNamespace(stop_profile=partial(events.append, f"stop {name}"))
     monkeypatch.setattr(TeamTrainer, "_count_sessions", lambda self: None)
     monkeypatch.setattr(TeamTrainer, "_sleep", lambda self: events.append("sleep"))

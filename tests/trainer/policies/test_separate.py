@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from verl_mas.config.run import Run
 from verl_mas.engines.serving import resolve_serving
-from verl_mas.trainer import members
+from verl_mas.trainer import made_policies
 from verl_mas.trainer.policies.separate import SeparatePolicy, send_apart
 
 
@@ -44,11 +44,11 @@ def test_parameters_that_wait_in_host_memory_are_moved_back_after_a_transfer(off
 
 def test_verl_finds_the_checkpoint_engine_beside_the_engines_of_a_frozen_policy(make, monkeypatch):
     """verl makes a checkpoint engine for frozen policies, too."""
-    monkeypatch.setattr(members, "FrozenPolicy", lambda name, view, pool: view.actor_rollout_ref.rollout)
+    monkeypatch.setattr(made_policies, "FrozenPolicy", lambda name, view, pool: view.actor_rollout_ref.rollout)
     config = make(
         mas__policies={"main": {}, "guide": {"trainable": False}},
         actor_rollout_ref__rollout__checkpoint_engine__backend="ray",
     )
     run = resolve_serving(Run.of(config))
-    rollout = members.make("guide", run, SimpleNamespace(of=lambda name: None), 1)
+    rollout = made_policies.make("guide", run, SimpleNamespace(of=lambda name: None), 1)
     assert rollout.checkpoint_engine.custom_backend_module == "verl_mas.engines.ray_weights"

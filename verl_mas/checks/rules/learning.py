@@ -13,7 +13,7 @@ from verl_mas.config.modes import KEY, MODES, SYNC
 from verl_mas.config.registry import closest
 from verl_mas.config.run import View
 from verl_mas.errors import ConfigError, ConfigWarning
-from verl_mas.workflow.members import flat
+from verl_mas.workflow.agents import flat
 
 # Sampling settings with which all replies to a prompt are equal.
 SAME = {"temperature": 0, "top_k": 1}
@@ -123,14 +123,14 @@ def filtered_groups(run: ExaminedRun) -> Iterator[ConfigError]:
 @rule(seen="huggingface/trl#3857, BytedTsinghua-SIA/DAPO#22", team=True, of="learning")
 def same_replies(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
     """A trained agent samples different replies to one prompt."""
-    for name, member in run.learners(view).items():
-        own = flat(member.spec.sampling)
+    for name, agent in run.learners(view).items():
+        own = flat(agent.spec.sampling)
         drawn = {key: own.get(key, view.get(f"rollout.{key}")) for key in SAME}
         fixed: dict[str, object] = {key: value for key, value in drawn.items() if value == SAME[key]}
         fixed |= {"seed": own["seed"]} if own.get("seed") is not None else {}
         for key, value in fixed.items():
             reason = "every reply to one prompt is then the same, so its sessions differ in nothing"
-            fix = f"set it in ++mas.agents.{member.role}.validation_sampling"
+            fix = f"set it in ++mas.agents.{agent.role}.validation_sampling"
             yield ConfigWarning(f"agent {name} is trained with {key}={value}", reason, fix)
 
 
@@ -148,9 +148,9 @@ def one_temperature(run: ExaminedRun, view: View) -> ConfigError | None:
 @rule(seen="commit 5fc0fcd4: commands in which nothing is learned", team=True)
 def somebody_learns(run: ExaminedRun) -> Iterator[Problem]:
     """Training needs a trainable policy with a trainable agent."""
-    if run.config.trainer.val_only or any(one.spec.policy not in run.mas.policies for one in run.members.values()):
+    if run.config.trainer.val_only or any(one.spec.policy not in run.mas.policies for one in run.agents.values()):
         return  # Nothing is trained, or the rule `acting` reports the missing policy.
-    learning = {policy for one in run.members.values() if one.trainable for policy in one.policies}
+    learning = {policy for one in run.agents.values() if one.trainable for policy in one.policies}
     idle = [view.name for view in run.learning if view.name not in learning]
     if len(idle) == len(run.learning):
         fix = "set mas.policies.<policy>.trainable=True ++mas.agents.<agent>.trainable=true, or trainer.val_only=True"

@@ -15,7 +15,7 @@ from verl_mas.config.values import settable
 from verl_mas.engines.sampling import SET_BY_US, SET_FOR_EVERY_REQUEST, engine_errors, mistyped, sampling_errors
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.gateway.endpoints.endpoint import check_endpoint
-from verl_mas.workflow.members import wrong_names
+from verl_mas.workflow.agents import wrong_names
 from verl_mas.workflow.team import Team
 
 
@@ -24,7 +24,7 @@ def names(run: ExaminedRun) -> Iterator[ConfigError]:
     """Agents, policies and pools have names that can be part of settings and paths."""
     for noun, given in (("agent", run.mas.agents), ("policy", run.mas.policies), ("pool", run.mas.pools)):
         yield from wrong_names(noun, given)
-    for name in (name for name in run.members if hasattr(Team, name)):
+    for name in (name for name in run.agents if hasattr(Team, name)):
         yield ConfigError(f"an agent {name}", rule=f"team.{name} is a method of a team", fix="rename the agent")
 
 
@@ -32,17 +32,17 @@ def names(run: ExaminedRun) -> Iterator[ConfigError]:
 def acting(run: ExaminedRun) -> Iterator[ConfigError]:
     """An agent acts on a policy that exists, and a policy has an agent."""
     policies = run.mas.policies
-    for name, member in run.members.items():
-        if (policy := member.spec.policy) not in policies:
-            fix = f"set ++mas.agents.{member.role}.policy; {nearest(policy, list(policies))}"
+    for name, agent in run.agents.items():
+        if (policy := agent.spec.policy) not in policies:
+            fix = f"set ++mas.agents.{agent.role}.policy; {nearest(policy, list(policies))}"
             value, rule = f"agent {name} acts on policy {policy}", "an agent acts on one of mas.policies"
             yield ConfigError(value, rule=rule, fix=fix)
-    used = {policy for member in run.members.values() for policy in (*member.policies, member.spec.policy)}
+    used = {policy for agent in run.agents.values() for policy in (*agent.policies, agent.spec.policy)}
     for name in (name for name in policies if name not in used and not adapters(run.mas, name)):
         rule, fix = "every policy costs memory", f"set ++mas.agents.<agent>.policy={name}, or remove the policy"
         yield ConfigError(f"mas.policies.{name} is used by no agent", rule=rule, fix=fix)
     main, by_role = run.mas.advantage.get("main"), run.mas.advantage.get("by") == "role"
-    known = [member.role if by_role else name for name, member in run.members.items()]
+    known = [agent.role if by_role else name for name, agent in run.agents.items()]
     if main is not None and main not in known:
         rule = "it names the agent, or with by=role the role, that calls the others"
         yield ConfigError(f"mas.advantage.main={main}", rule=rule, fix=nearest(str(main), known))

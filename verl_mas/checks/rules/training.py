@@ -14,7 +14,7 @@ from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning import model_folder as model
 from verl_mas.planning.path import by_rows
-from verl_mas.workflow.members import flat
+from verl_mas.workflow.agents import flat
 
 # PACKED_BY_VERL: models with a state, for which verl marks where a packed row ends. HEAD_GATHERED: models whose head
 # verl gathers.
@@ -212,11 +212,11 @@ def truncated_sampling(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     stale = run.staleness and run.staleness.warmup and any(view.correction.get(key) for key in READERS)
     if not (stale or view.correction.get("bypass_mode")):
         return
-    for name, member in run.learners(view).items():
-        own = flat(member.spec.sampling)
+    for name, agent in run.learners(view).items():
+        own = flat(agent.spec.sampling)
         for key, harmless in TRUNCATING.items():
             value = own.get(key, view.get(f"rollout.{key}") if key != "min_p" else None)
             if isinstance(value, int | float) and value not in harmless:
                 rule = "engines compute log-probs after excluding tokens, trainers before, so every ratio is wrong"
-                fix = f"set ++mas.agents.{member.role}.sampling.{key}={harmless[0]}, or that of the rollout"
+                fix = f"set ++mas.agents.{agent.role}.sampling.{key}={harmless[0]}, or that of the rollout"
                 yield ConfigError(f"agent {name} is trained with {key}={value:g}", rule=rule, fix=fix)

@@ -28,8 +28,8 @@ from verl_mas.results.serve.runtime import Runtime, checked_sampling
 from verl_mas.util.bodies import while_connected
 from verl_mas.util.text import is_loopback
 from verl_mas.workflow import client
+from verl_mas.workflow.agents import ResolvedAgent
 from verl_mas.workflow.base import resolve
-from verl_mas.workflow.members import Member
 from verl_mas.workflow.task import Task
 
 logger = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class TeamServer:
         writer, sent_text, streamed = ReplyWriter(asked), "", resolve(self.runtime.mas.workflow).answered_by
         if asked.policy is not None:
             streamed = self._alone_on(asked.policy).name if asked.n == 1 else None
-        elif streamed is not None and self.runtime.members[streamed].spec.tools:
+        elif streamed is not None and self.runtime.agents[streamed].spec.tools:
             streamed = None
         events: asyncio.Queue[ActText | None] = asyncio.Queue()
         with self._counted():
@@ -160,10 +160,10 @@ class TeamServer:
                 answers.cancel()
                 await asyncio.gather(answers, return_exceptions=True)
 
-    def _alone_on(self, policy: str) -> Member:
+    def _alone_on(self, policy: str) -> ResolvedAgent:
         """Return the first agent that acts on a policy. Its settings apply when a client requests the policy without
         the team."""
-        return next(member for member in self.runtime.members.values() if member.spec.policy == policy)
+        return next(agent for agent in self.runtime.agents.values() if agent.spec.policy == policy)
 
     async def _answers(self, asked: ChatRequest, listener: Listener | None = None) -> Answers:
         """Run the session or the policy of a request, and return the answers. Errors of the request, an engine or an

@@ -57,7 +57,7 @@ class TrainedTeam:
 
     @property
     def agents(self) -> tuple[str, ...]:
-        return tuple(self.runtime.members)
+        return tuple(self.runtime.agents)
 
     def run(self, task: Question, *, listener: Listener | None = None) -> Session:
         """Run a session and return it. Raises SessionFault if its last attempt failed."""

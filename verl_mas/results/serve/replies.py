@@ -110,11 +110,11 @@ def refusal(error: EngineLost | InvalidInput | SessionFault, runtime: Runtime) -
         return ApiError(503, "an engine is lost; the log of the server says why", code="engine_lost")
     if isinstance(error, InvalidInput):
         return ApiError(400, str(error))
-    member = runtime.members.get(error.agent or "")
-    at = runtime.clients.get(member.spec.policy) if member else None
+    agent = runtime.agents.get(error.agent or "")
+    at = runtime.clients.get(agent.spec.policy) if agent else None
     message, remote = str(error), isinstance(at, OpenAIClient)
-    if member is not None and isinstance(at, OpenAIClient):
-        message = f"policy {member.spec.policy} at {at.base_url}: {error}"
+    if agent is not None and isinstance(at, OpenAIClient):
+        message = f"policy {agent.spec.policy} at {at.base_url}: {error}"
     if error.kind in TIMED_OUT:
         return ApiError(504, message, code=error.kind.value)
     if error.kind is FaultKind.REFUSED and remote:

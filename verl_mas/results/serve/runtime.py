@@ -29,9 +29,9 @@ from verl_mas.gateway.streaming import Listener, Listening, Usage
 from verl_mas.results.serve.endpoints import Endpoint, EngineSettings, remotes
 from verl_mas.results.serve.places import open_export, places
 from verl_mas.results.serve.trust import asks
+from verl_mas.workflow.agents import ResolvedAgent
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import LLMClient
-from verl_mas.workflow.members import Member
 from verl_mas.workflow.run import run_session
 from verl_mas.workflow.session import Scorer, SessionConfig, SessionResult
 from verl_mas.workflow.task import Task
@@ -86,11 +86,11 @@ class Runtime:
         self.verl = compose([])
         for name, value in self.file.verl.items():
             OmegaConf.update(self.verl, name, value, force_add=True)
-        members = agents_of(self.mas)
-        if lacking := [name for name, one in members.items() if not {name, one.role} & self.file.agents.keys()]:
+        agents = agents_of(self.mas)
+        if lacking := [name for name, one in agents.items() if not {name, one.role} & self.file.agents.keys()]:
             rule, fix = "it has the settings of every agent of its workflow", "export the team again"
             raise ConfigError(f"{folder / TEAM_FILE} has no agent {', '.join(lacking)}", rule=rule, fix=fix)
-        self.members = _sampling_as(members, sampling)
+        self.agents = _sampling_as(agents, sampling)
         self.clients = self._clients(engine or EngineSettings(), endpoints or {}, trust=trust)
         self._servers = McpServers(self.file.mcp)
         self.config = self._session_config()
@@ -126,7 +126,7 @@ class Runtime:
         listening = Listening(listener)
         config = replace(self.config, clients=listening.clients(self.config.clients))
         if sampling:
-            config = replace(config, members=_sampling_as(self.members, sampling))
+            config = replace(config, agents=_sampling_as(self.agents, sampling))
         ASKED.set(task.ground_truth is None)
         result = await run_session(partial(resolve, self.mas.workflow), task, config, score)
         if task.ground_truth is None and result.session.outcome is not None:
@@ -142,7 +142,7 @@ class Runtime:
         self, engine: EngineSettings, endpoints: Mapping[str, Endpoint], *, trust: bool
     ) -> dict[str, LLMClient]:
         policies = self.file.policies
-        acting = list(dict.fromkeys(member.spec.policy for member in self.members.values()))
+        acting = list(dict.fromkeys(agent.spec.policy for agent in self.agents.values()))
         given = {name: policies[name].remote for name in acting}
         at = {name: remote for name, remote in given.items() if remote is not None}
         # Pass no model name for a policy with a folder. Its `model` is the base model, which an endpoint that serves
@@ -172,10 +172,10 @@ class Runtime:
 
             verls = load_all_tools(tool_config_path=config, function_tool_path=functions)
         tools = tools_of([*verls, *self._servers.start().tools])
-        raise_all(unknown_tools(self.members.values(), tools))
+        raise_all(unknown_tools(self.agents.values(), tools))
         limits = tool_limits(self.verl.actor_rollout_ref.rollout.multi_turn)
         file = self.file
-        return SessionConfig(self.members, self.clients, file.branch, file.reward, file.faults, tools, limits)
+        return SessionConfig(self.agents, self.clients, file.branch, file.reward, file.faults, tools, limits)
 
 
 @contextmanager
@@ -198,17 +198,17 @@ def quiet_import() -> Iterator[None]:
             os.environ.pop("VERL_PLATFORM", None)
 
 
-def _sampling_as(members: Mapping[str, Member], sampling: Mapping[str, object] | str) -> dict[str, Member]:
-    """Override the members' sampling settings. `max_tokens` can only get smaller."""
+def _sampling_as(agents: Mapping[str, ResolvedAgent], sampling: Mapping[str, object] | str) -> dict[str, ResolvedAgent]:
+    """Override the agents' sampling settings. `max_tokens` can only get smaller."""
     given = {} if isinstance(sampling, str) else checked_sampling(sampling, "sampling")
     changed = {}
-    for name, member in members.items():
-        own = member.spec.sampling if sampling == TRAINING else member.spec.validation_sampling
+    for name, agent in agents.items():
+        own = agent.spec.sampling if sampling == TRAINING else agent.spec.validation_sampling
         merged = {**own, **given}
         limits = [limit for limit in (own.get("max_tokens"), given.get("max_tokens")) if limit is not None]
         if limits:
             merged["max_tokens"] = min(limits)
-        changed[name] = replace(member, spec=replace(member.spec, validation_sampling=cast(Sampling, merged)))
+        changed[name] = replace(agent, spec=replace(agent.spec, validation_sampling=cast(Sampling, merged)))
     return changed
 
 

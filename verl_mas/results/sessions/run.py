@@ -16,7 +16,7 @@ from verl_mas.run_folder.metrics import file as metrics
 from verl_mas.run_folder.metrics.file import Step, read_steps
 from verl_mas.run_folder.session_files import FOLDER
 from verl_mas.trainer import timeline
-from verl_mas.workflow.members import role_of
+from verl_mas.workflow.agents import role_of
 
 Settings: TypeAlias = Mapping[str, object]
 MARKS = (about.FILE, metrics.FILE, timeline.FILE, FOLDER, POINTER)  # a run's folder has at least one of these

@@ -56,7 +56,7 @@ class AsyncTeamTrainer(TeamTrainer):
         )
 
     def _client_of(self, home: str, adapter: str | None) -> LLMServerClient:
-        return self.members[home].client(adapter, resumes=True)
+        return self.policies[home].client(adapter, resumes=True)
 
     def fit(self, agent_loop_manager: MasAgentLoopManager) -> None:  # type: ignore[override]
         """Cancel the sessions that still run when verl's `fit` returns after the last step, or raises."""
@@ -150,9 +150,9 @@ class ColocatedAsyncTrainer(AsyncTeamTrainer):
         self.agent_loop_manager.pause()
         with (
             self.timeline.span(timeline.ABORT),
-            ThreadPoolExecutor(len(self.members), thread_name_prefix="abort") as executor,
+            ThreadPoolExecutor(len(self.policies), thread_name_prefix="abort") as executor,
         ):
-            list(executor.map(lambda member: member.abort(), self.members.values()))
+            list(executor.map(lambda policy: policy.abort(), self.policies.values()))
         super().on_sample_end()
 
     def on_step_end(self) -> None:
@@ -160,7 +160,7 @@ class ColocatedAsyncTrainer(AsyncTeamTrainer):
         requests."""
         super().on_step_end()
         with self.timeline.span(timeline.RESUME):
-            self.pools.each(self.members, lambda name: self.members[name].resume())
+            self.pools.each(self.policies, lambda name: self.policies[name].resume())
             self.agent_loop_manager.resume()
 
 
@@ -171,7 +171,7 @@ class SeparateAsyncTrainer(AsyncTeamTrainer):
 
     @property
     def _apart(self) -> dict[str, SeparatePolicy]:
-        return {name: member for name, member in self.members.items() if isinstance(member, SeparatePolicy)}
+        return {name: policy for name, policy in self.policies.items() if isinstance(policy, SeparatePolicy)}
 
     def _actors(self) -> dict[str, list[Actor]]:
         receivers = {f"weight receiver {{}} of policy {name}": one.receivers for name, one in self._apart.items()}
@@ -180,7 +180,7 @@ class SeparateAsyncTrainer(AsyncTeamTrainer):
     def on_init_end(self) -> None:
         self._turns = {serving_pool(self.mas, name): Lock() for name in self._apart}
         # Wake policies one after the other, because a policy's first transfer creates its process group.
-        for name in self.members:
+        for name in self.policies:
             super()._wake_one(name)
 
     def _sleep(self) -> None:

@@ -28,14 +28,14 @@ class MasTrainer(TeamTrainer):
         for pool in used_pools(self.mas):
             if time_sliced(self.mas, pool):
                 names = served_on(self.mas, pool)
-                engines = {name: (self.members[name].engine, self.members[name].servers) for name in names}
+                engines = {name: (self.policies[name].engine, self.policies[name].servers) for name in names}
                 self.slices[pool] = SlicesActor.start(engines, awake=names[-1])
 
     def _actors(self) -> dict[str, list[Actor]]:
         return {**super()._actors(), "time slices {}": list(self.slices.values())}
 
     def _client_of(self, home: str, adapter: str | None) -> LLMServerClient:
-        return self.members[home].client(adapter, slices=self.slices.get(self.mas.policies[home].pool))
+        return self.policies[home].client(adapter, slices=self.slices.get(self.mas.policies[home].pool))
 
     def prepare_step(self) -> Fields:
         self._playing = []
@@ -61,12 +61,12 @@ class MasTrainer(TeamTrainer):
             if name == served_on(self.mas, pool)[-1]:
                 ray.get(slices.set_awake.remote(name))
             else:
-                self.members[name].pause()
+                self.policies[name].pause()
 
     def _sleep(self) -> None:
         asked: dict[str, ray.ObjectRef[str]] = {
             pool: slices.finally_awake.remote() for pool, slices in self.slices.items()
         }
         awake = {pool: ray.get(answer) for pool, answer in asked.items()}
-        served = [name for name in self.members if awake.get(self.mas.policies[name].pool, name) == name]
+        served = [name for name in self.policies if awake.get(self.mas.policies[name].pool, name) == name]
         self.pools.each(served, self.sleep_one)

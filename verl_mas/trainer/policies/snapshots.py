@@ -84,23 +84,23 @@ class Snapshot(FrozenPolicy):
         self.step, self._folder, self._stale = step_of(folder), folder, True
 
 
-def snapshots_in(members: Mapping[str, LocalPolicy | FrozenPolicy]) -> dict[str, Snapshot]:
-    return {name: member for name, member in members.items() if isinstance(member, Snapshot)}
+def snapshots_in(policies: Mapping[str, LocalPolicy | FrozenPolicy]) -> dict[str, Snapshot]:
+    return {name: policy for name, policy in policies.items() if isinstance(policy, Snapshot)}
 
 
-def refresh(members: Mapping[str, LocalPolicy | FrozenPolicy], step: int) -> None:
+def refresh(policies: Mapping[str, LocalPolicy | FrozenPolicy], step: int) -> None:
     """Refresh every snapshot that is due after this step. An evaluation does not change the folders of the run."""
-    for snapshot in snapshots_in(members).values():
+    for snapshot in snapshots_in(policies).values():
         if snapshot.spec.due(step) and not snapshot.config.trainer.val_only:
-            source = members[snapshot.spec.of]
+            source = policies[snapshot.spec.of]
             assert isinstance(source, PolicyTrainer), "checks.snapshots refuses others"
             snapshot.take(source, step)
 
 
-def snapshot_metrics(members: Mapping[str, LocalPolicy | FrozenPolicy], step: int) -> dict[str, float]:
+def snapshot_metrics(policies: Mapping[str, LocalPolicy | FrozenPolicy], step: int) -> dict[str, float]:
     """Return the metrics of snapshots. The replies of `step` are sampled with the weights after step `step - 1`."""
     values: dict[str, float] = {}
-    for name, snapshot in snapshots_in(members).items():
+    for name, snapshot in snapshots_in(policies).items():
         values |= of_policy(name, {"snapshot/step": snapshot.step, "snapshot/age": step - 1 - snapshot.step})
     return values
 

@@ -40,8 +40,8 @@ def make(name: str, run: Run, pools: Pools, total_steps: int) -> LocalPolicy | F
     return PolicyTrainer(view, config, pool, total_steps)
 
 
-def trained_by(member: Servers) -> Mapping[str, PolicyTrainer]:
+def trained_by(policy: Servers) -> Mapping[str, PolicyTrainer]:
     """Return the trained policies, by name, that this policy's engines serve: the policy itself, or its adapters."""
-    if isinstance(member, SharedBase):
-        return member.adapters
-    return {member.name: member} if isinstance(member, PolicyTrainer) else {}
+    if isinstance(policy, SharedBase):
+        return policy.adapters
+    return {policy.name: policy} if isinstance(policy, PolicyTrainer) else {}

@@ -1,4 +1,4 @@
-"""The agents of a team by name, each with its role, policy and settings (`Member`)."""
+"""The agents of a team by name, each with its role, policy and settings (`ResolvedAgent`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def instances(role: str, count: int) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Member:
+class ResolvedAgent:
     name: str
     role: str
     spec: AgentSpec
@@ -70,44 +70,44 @@ def flat(sampling: Sampling) -> dict[str, object]:
     return {**{name: value for name, value in sampling.items() if name != "extra"}, **sampling.get("extra", {})}
 
 
-def members_of(
+def resolve_agents(
     agents: Sequence[str],
     specs: Mapping[str, AgentSpec],
     policies: Mapping[str, PolicySpec],
     swap: SwapSpec | None = None,
-) -> dict[str, Member]:
-    """Make the members. An agent gets the settings under its own name, or else the settings of its role, or else the
+) -> dict[str, ResolvedAgent]:
+    """Resolve the agents. An agent gets the settings under its own name, or else the settings of its role, or else the
     defaults."""
     raise_all(_wrong_agents(agents))
     roles = {name: role_of(name) for name in agents}
     known = sorted({*roles, *roles.values()})
     rule = "mas.agents names agents or roles of the workflow"
     raise_all(ConfigError(f"mas.agents.{n}", rule=rule, fix=nearest(n, known)) for n in specs if n not in known)
-    members = {}
+    found = {}
     for name, role in roles.items():
         spec = specs.get(name) or specs.get(role) or AgentSpec()
         policy = policies.get(spec.policy, PolicySpec())
         trainable = spec.trainable and policy.is_trained
-        members[name] = Member(name, spec.role or role, spec, trainable)
-    raise_all(error for member in members.values() if member.trainable for error in _penalties(member))
+        found[name] = ResolvedAgent(name, spec.role or role, spec, trainable)
+    raise_all(error for agent in found.values() if agent.trainable for error in _penalties(agent))
     if swap is None or not swap.agents:
-        return members
-    own = {name: member.spec.policy for name, member in members.items()}
+        return found
+    own = {name: agent.spec.policy for name, agent in found.items()}
     raise_all(_check_swap(swap, own, policies))
     policies_used = [own[name] for name in swap.agents]
     for place, name in enumerate(swap.agents):
         # At each exchange, every agent takes the policy of the next agent.
         rotation = (*policies_used[place:], *policies_used[:place])
-        members[name] = replace(members[name], rotation=rotation, every=swap.every)
-    return members
+        found[name] = replace(found[name], rotation=rotation, every=swap.every)
+    return found
 
 
-def _penalties(member: Member) -> Iterator[ConfigError]:
+def _penalties(agent: ResolvedAgent) -> Iterator[ConfigError]:
     rule = "the trainer computes log-probs without penalties and grammars, so its gradient would be wrong"
-    fix = f"remove it, or move it to mas.agents.{member.name}.validation_sampling"
-    for setting, value in flat(member.spec.sampling).items():
+    fix = f"remove it, or move it to mas.agents.{agent.name}.validation_sampling"
+    for setting, value in flat(agent.spec.sampling).items():
         if setting in PENALTIES + GRAMMARS:
-            yield ConfigError(f"mas.agents.{member.name}.sampling.{setting}={value}", rule=rule, fix=fix)
+            yield ConfigError(f"mas.agents.{agent.name}.sampling.{setting}={value}", rule=rule, fix=fix)
 
 
 def wrong_names(noun: str, names: Collection[str]) -> Iterator[ConfigError]:

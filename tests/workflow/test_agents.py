@@ -1,4 +1,4 @@
-"""The members of a team, their settings, and agents that exchange their policies."""
+"""The agents of a team, their settings, and agents that exchange their policies."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from verl_mas.errors import ConfigError
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.trainer.checkpoint import run_identity
 from verl_mas.workflow import Outcome, Task, Workflow
-from verl_mas.workflow.members import members_of
+from verl_mas.workflow.agents import resolve_agents
 from verl_mas.workflow.run import run_session
 from verl_mas.workflow.session import SessionConfig
 
 
-def member(agent, **policy):
+def agent(agent, **policy):
     mas = load({"agents": {"a": agent}, "policies": {"main": policy}})
-    return members_of(("a",), mas.agents, mas.policies)["a"]
+    return resolve_agents(("a",), mas.agents, mas.policies)["a"]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def member(agent, **policy):
 )
 def test_agents_whose_folders_or_metrics_would_be_one_are_refused(agents, says):
     with pytest.raises(ConfigError, match=says):
-        members_of(agents, {}, {})
+        resolve_agents(agents, {}, {})
 
 
 @pytest.mark.parametrize("setting", [{"repetition_penalty": 1.1}, {"json_schema": "{}"}, {"structured_outputs": {}}])
@@ -41,9 +41,9 @@ def test_a_penalty_or_a_grammar_is_refused_only_for_an_agent_that_trains(setting
     sampling = {"extra": setting}
     for given in (sampling, setting) if "repetition_penalty" in setting else (sampling,):
         with pytest.raises(ConfigError, match="log-probs without penalties and grammars"):
-            member({"sampling": given})
-    assert member({"sampling": sampling}, trainable=False).sampling(Task([]), {}) == setting
-    member({"validation_sampling": sampling})
+            agent({"sampling": given})
+    assert agent({"sampling": sampling}, trainable=False).sampling(Task([]), {}) == setting
+    agent({"validation_sampling": sampling})
 
 
 def test_agents_of_frozen_and_remote_policies_do_not_train():
@@ -53,8 +53,8 @@ def test_agents_of_frozen_and_remote_policies_do_not_train():
         "far": PolicySpec(remote=RemoteSpec("http://x", "m")),
     }
     specs = {"a": AgentSpec("main"), "b": AgentSpec("cold"), "c": AgentSpec("far"), "d": AgentSpec(trainable=False)}
-    members = members_of(tuple("abcd"), specs, policies)
-    assert [members[name].trainable for name in "abcd"] == [True, False, False, False]
+    agents = resolve_agents(tuple("abcd"), specs, policies)
+    assert [agents[name].trainable for name in "abcd"] == [True, False, False, False]
 
 
 NAMES = ("first", "second", "third")
@@ -68,12 +68,12 @@ def swapping(every=2, agents=NAMES[:2], **policies):
             "swap": {"agents": list(agents), "every": every},
         }
     )
-    return members_of(NAMES, mas.agents, mas.policies, mas.swap)
+    return resolve_agents(NAMES, mas.agents, mas.policies, mas.swap)
 
 
-def at(steps, members, **task):
+def at(steps, agents, **task):
     """List the policies of the three agents for each step."""
-    return ["".join(members[name].policy(Task([], step=step, **task)) for name in NAMES) for step in steps]
+    return ["".join(agents[name].policy(Task([], step=step, **task)) for name in NAMES) for step in steps]
 
 
 def test_agents_exchange_their_policies_after_so_many_training_steps_and_others_keep_theirs():
@@ -103,9 +103,9 @@ def test_an_act_is_served_by_the_policy_of_its_step_and_recorded_with_it(step, p
 def test_agents_of_one_policy_have_nothing_to_exchange_and_unknown_policies_are_left_to_the_check_of_all_agents():
     mas = load({"swap": {"agents": ["first", "second"]}})
     with pytest.raises(ConfigError, match=r"nothing to exchange(.|\n)*\+\+mas.agents.second.policy=llm1"):
-        members_of(NAMES, mas.agents, mas.policies, mas.swap)
+        resolve_agents(NAMES, mas.agents, mas.policies, mas.swap)
     mas = load({"agents": {"first": {"policy": "x"}, "second": {"policy": "y"}}})
-    unknown = members_of(NAMES, mas.agents, mas.policies, SwapSpec(["first", "second"]))
+    unknown = resolve_agents(NAMES, mas.agents, mas.policies, SwapSpec(["first", "second"]))
     assert unknown["first"].policies == ("x", "y")
     # Exchanged policies may differ in their optimiser.
     assert at([3], swapping(b={"overrides": {"actor": {"optim": {"lr": 1e-5}}}})) == ["bac"]
