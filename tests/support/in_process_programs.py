@@ -24,10 +24,10 @@ class InProcess:
         self.ran: list[tuple[str, str]] = []
 
     def check(self) -> None:
-        pass
+        """Do nothing: programs can always be run."""
 
     async def aclose(self) -> None:
-        pass
+        """Do nothing: there are no processes."""
 
     async def execute(self, program: str, stdin: str = "", limits: Limits = Limits()) -> Result:  # noqa: B008
         self.ran.append((program, stdin))

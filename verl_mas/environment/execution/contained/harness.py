@@ -18,7 +18,6 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
 
 MAX_BYTES = 1_000_000  # limit of all answers of a program together
 MAX_DEPTH = 50
@@ -132,12 +131,12 @@ _OF_TEXT: dict[str, Callable[[str], object]] = {
     "int": lambda digits: _number(digits, 16, _MAX_HEX_DIGITS),
     "bytes": bytes.fromhex,
 }
-_OF_LIST: dict[str, Callable[[list[Any], int], object]] = {
+_OF_LIST: dict[str, Callable[[list[object], int], object]] = {
     "tuple": lambda content, depth: tuple(_items(content, depth)),
     "set": lambda content, depth: set(_hashed(_items(content, depth))),
     "frozenset": lambda content, depth: frozenset(_hashed(_items(content, depth))),
-    "dict": _dict,
-    "complex": lambda content, depth: complex(*content),
+    "dict": _dict,  # type: ignore[dict-item]
+    "complex": lambda content, depth: complex(*content),  # type: ignore[arg-type]
 }
 
 
