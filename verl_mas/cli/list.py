@@ -31,7 +31,7 @@ def teams() -> Named:
     from verl_mas.workflow.base import WORKFLOWS
 
     files = {name: file for name, file in group_files("mas").items() if name != "team" and "/" not in name}
-    return _entries(WORKFLOWS) | {name: _comments(file)[0] for name, file in files.items()}
+    return {**_entries(WORKFLOWS), **{name: _comments(file)[0] for name, file in files.items()}}
 
 
 def recipes() -> Named:

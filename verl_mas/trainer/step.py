@@ -145,8 +145,14 @@ class Credit:
         if bool(excluded.all()):
             return torch.zeros(len(columns.keys)), {}
         rows = AdvantageInput.of(columns.keys, columns.tags, columns.scores)
-        weights = {"team_weight": self._reward.team or 0.0, "local_weight": self._reward.local or 0.0}
-        rows = replace(rows, tokens=columns.tokens, padding=excluded, agents=self._agents, **weights)
+        rows = replace(
+            rows,
+            tokens=columns.tokens,
+            padding=excluded,
+            agents=self._agents,
+            team_weight=self._reward.team or 0.0,
+            local_weight=self._reward.local or 0.0,
+        )
         output = compute_advantages(self._estimator, rows, self._options, running)
         return output.advantages, output.metrics
 
