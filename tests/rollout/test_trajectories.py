@@ -15,7 +15,7 @@ from verl_mas.errors import DataError, DiskError, FaultKind, SessionFault
 from verl_mas.results.sessions.reader import SessionIndex, read_sessions
 from verl_mas.rollout import trajectories
 from verl_mas.rollout.counts import SessionCounts
-from verl_mas.rollout.trajectories import ImageFiles, TextPerToken, TrajectoryWriter, space
+from verl_mas.rollout.trajectories import ImageFiles, Space, TextPerToken, TrajectoryWriter
 from verl_mas.run_folder.session_files import write_advantages
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow.session import SessionResult
@@ -97,6 +97,16 @@ def test_a_record_that_does_not_fit_on_the_disk_is_an_error_and_leaves_no_part_o
     assert [session["session"] for session in read_sessions(tmp_path)] == [0, 2]
 
 
+def test_a_line_is_one_write(record, tmp_path, monkeypatch):
+    import os
+
+    sizes, write = [], os.write
+    monkeypatch.setattr(os, "write", lambda file, line: sizes.append(len(line)) or write(file, line))
+    record(1, text="x" * 500_000)
+    (path,) = (tmp_path / "train").iterdir()
+    assert sizes == [path.stat().st_size] and sizes[0] > 500_000
+
+
 def test_a_record_that_is_not_json_is_refused_with_the_reason(tmp_path, play):
     played = play(Single, ScriptedLLM("4"))
     played.session.outcome.info[1, 2] = 0.5
@@ -145,9 +155,17 @@ def test_a_session_with_a_fault_is_always_recorded_and_at_once(tmp_path, play, f
     assert (entry.status, entry.faults) == ("dropped", ["timeout"])
 
 
-def test_workers_share_the_space_that_the_folder_does_not_use_yet(tmp_path):
-    (tmp_path / "there").write_bytes(b"x" * 2**20)
-    assert [space(mib and mib / 1024, tmp_path, workers=2) for mib in (3, 0.5, None)] == [2**20, 0, float("inf")]
+def test_the_rate_is_halved_whenever_half_of_the_rest_of_the_room_is_used(tmp_path):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "there").write_bytes(b"x" * 2**20)
+    space = Space(3 / 1024, tmp_path, workers=2)
+    assert space.limit == 2**20
+    rates = []
+    for used in (0, 0.49, 0.51, 0.74, 0.76, 0.99, 1):
+        space.used = int(used * 2**20)
+        rates.append(space.rate)
+    assert rates == [1, 1, 0.5, 0.5, 0.25, 1 / 64, 0]
+    assert Space(None, tmp_path, 1).rate == 1 and Space(0.5 / 1024, tmp_path, 1).rate == 0
 
 
 def test_without_space_sessions_are_counted_and_not_recorded(tmp_path, play):
@@ -183,6 +201,15 @@ def test_an_image_is_written_once_however_often_it_is_in_a_message(tmp_path):
     # Another worker of the run.
     other = ImageFiles(tmp_path)
     assert other({"type": "image", "image": picture()}) == parts[0] and other.pop_bytes() == 0
+
+
+def test_what_a_kill_left_of_an_image_is_not_taken_for_it(tmp_path):
+    part = ImageFiles(tmp_path / "of_another_run")({"type": "image", "image": picture()})
+    left = tmp_path / f"{part['file']}.0123abcd.new"
+    left.parent.mkdir()
+    left.write_bytes(png()[:20])
+    assert ImageFiles(tmp_path)({"type": "image", "image": picture()}) == part
+    assert Image.open(tmp_path / part["file"]).size == (4, 3)
 
 
 DATA = f"data:image/png;base64,{base64.b64encode(png()).decode()}"

@@ -358,7 +358,8 @@ class TrajectorySpec:
     session of each group. It selects the same sessions in every run."""
 
     max_gib: Positive | None = 10.0
-    """The largest size of the folder, after which no more sessions are written. null: no limit."""
+    """The largest size of the folder; null: no limit. The sampling rate is halved when half of this size is used, and
+    again whenever half of the rest is used."""
 
     tokens: bool = True
     """Whether records have the sampled tokens of acts, with log-probs."""

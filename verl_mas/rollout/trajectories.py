@@ -60,8 +60,8 @@ def folder_of(spec: TrajectorySpec, default_local_dir: str) -> Path:
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A session of a group. `waiting` is the session if it has not been recorded yet. It is recorded at the end of the
-    group if it is the best or the worst session."""
+    """A session of a group. `waiting` is set if the session has not been recorded yet. It will be recorded if it is the
+    best or the worst of the group."""
 
     task: Task
     rank: tuple[float, float, int]
@@ -82,7 +82,7 @@ class TrajectoryWriter:
     ):
         self._spec, self._directory, self._attempt = spec, Path(directory), attempt
         self._worker, self._numbers = uuid4().hex[:8], count()
-        self._space, self._used = space(spec.max_gib, self._directory, workers), 0
+        self._space = Space(spec.max_gib, self._directory, workers)
         self._images = ImageFiles(self._directory)
         self._how = Recording(spec.max_text_chars, self._images, tokens if spec.tokens else {})
         self._groups: dict[str, list[GroupMember]] = defaultdict(list)
@@ -102,7 +102,8 @@ class TrajectoryWriter:
         when the disk is full."""
         task = finished.session.task
         with self._lock:
-            recorded = _draw(task) < self._spec.sampling_rate or bool(finished.faults)
+            sampled = _draw(task) < self._spec.sampling_rate * self._space.rate
+            recorded = sampled or bool(finished.faults)
             if recorded:
                 self._record(finished, status)
             if not finished.failed:
@@ -132,7 +133,7 @@ class TrajectoryWriter:
     def _record(self, finished: SessionResult, status: str) -> None:
         record = finished.session.record(status, finished.faults, self._how)
         line, task = packed(record), finished.session.task
-        if self._used + len(line) <= self._space:
+        if self._space.takes(len(line)):
             self._append(line, record, task)
         else:
             self._written += SessionCounts(without_space=1)
@@ -164,14 +165,31 @@ class TrajectoryWriter:
                 self._count(compress(path, entries))
 
     def _count(self, size: int) -> None:
-        self._used += size
+        self._space.used += size
         self._written += SessionCounts(record_bytes=size)
 
 
-def space(max_gib: float | None, directory: Path, workers: int) -> float:
-    """Return the bytes that the records of one worker may take. The rest of `max_gib` that the folder does not use yet
-    is divided equally among all `workers`."""
-    return max(0.0, max_gib * GIB - size_of(directory)) / workers if max_gib else math.inf
+class Space:
+    """Disk space for the records of one worker. The rest of `max_gib` that the folder does not use yet is divided
+    equally among all `workers`."""
+
+    def __init__(self, max_gib: float | None, directory: Path, workers: int):
+        there = size_of(directory) if max_gib else 0
+        self.limit = max(0.0, max_gib * GIB - there) / workers if max_gib else math.inf
+        self.used = 0
+
+    @property
+    def rate(self) -> float:
+        """Factor of the sampling rate: 1 until half of the space is used, then halved whenever half of the rest is
+        used.
+
+        So the space lasts for long runs, and late steps are recorded, too.
+        """
+        left = 1 - self.used / self.limit if self.limit else 0.0
+        return 2.0 ** math.ceil(math.log2(left)) if left > 0 else 0.0
+
+    def takes(self, size: int) -> bool:
+        return self.used + size <= self.limit
 
 
 def _draw(task: Task) -> float:
