@@ -9,15 +9,18 @@ from types import ModuleType
 import pytest
 
 from verl_mas.advantage import ESTIMATORS
+from verl_mas.data.dataset import DATA_SETS
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
 def evidence(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
-    """A module of benchmarks/evidence by name. The estimators that it registers are gone after the test."""
+    """A module of benchmarks/evidence by name. The estimators and data sets that it registers are gone after the
+    test."""
     monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.setattr(ESTIMATORS, "_entries", {name: ESTIMATORS[name] for name in ESTIMATORS})
+    monkeypatch.setattr(DATA_SETS, "_entries", vars(DATA_SETS)["_entries"].copy())
     before = set(sys.modules)
     yield lambda name: importlib.import_module(f"benchmarks.evidence.{name}")
     for name in set(sys.modules) - before:
