@@ -38,10 +38,9 @@ SETTINGS = (
 # Half right after 800 steps of warm-up, and less than a third after 400.
 DECENT_START = Start("peers_decent", tuple("data peer_start --noise 0.3 --models low high --warm-up steps=800".split()))
 POOR_START = Start("peers", ("data", "peer_start", "--noise", "0.3"))
-# As many lessons in answers as `DECENT_START`, and as many again in reviews.
+# Half of the lessons are reviews, in which the model works through the chain as well.
 REVIEW_START = Start(
-    "peers_review",
-    tuple("data peer_start --noise 0.3 --models low high --reviews --warm-up steps=1600 lessons=40000".split()),
+    "peers_review", tuple("data peer_start --noise 0.3 --models low high --reviews --warm-up steps=1000".split())
 )
 
 
