@@ -46,7 +46,8 @@ class LonePeers(Peers):
 
 
 class ReviewPeers(Peers):
-    """Approval by the other peer is the reward. In validation, `reviews` is the share of the reviews that are right."""
+    """Approval by the other peer is the reward. In validation, `reviews` is the share of the reviews that are right; an
+    unreadable answer counts as refused."""
 
     teacher: Literal["review"] = "review"
     answer_form = Peers.answer_form

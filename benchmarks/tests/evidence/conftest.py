@@ -20,9 +20,13 @@ def evidence(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Module
     test."""
     monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.setattr(ESTIMATORS, "_entries", {name: ESTIMATORS[name] for name in ESTIMATORS})
-    monkeypatch.setattr(DATA_SETS, "_entries", vars(DATA_SETS)["_entries"].copy())
-    before = set(sys.modules)
+    data_sets = vars(DATA_SETS)["_entries"]
+    before, known = set(sys.modules), set(data_sets)
     yield lambda name: importlib.import_module(f"benchmarks.evidence.{name}")
     for name in set(sys.modules) - before:
         if name == "benchmarks" or name.startswith("benchmarks."):
             del sys.modules[name]
+    # Other modules stay imported, and would not register theirs again.
+    for name in data_sets.keys() - known:
+        if data_sets[name].__module__.startswith("benchmarks."):
+            del data_sets[name]
