@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.evidence.arms import SEEDS, Arm
 from benchmarks.evidence.intervals import Mean, mean
-from benchmarks.evidence.tables import Results, Run, control, first, last, line, table
+from benchmarks.evidence.tables import Results, Run, control, gained, last, line, table
 
 COLUMNS = ("claim", "task", "predicted", "result, 95 % interval", "verdict", "seeds", "control", "arms", "hours")
 
@@ -61,7 +61,7 @@ def success(arm: Arm, number: Callable[[Run], float] = last) -> Number:
 
 def gain(arm: Arm) -> Number:
     """Return the last success minus the first."""
-    return Number(lambda results: results.over_seeds(arm.name, lambda run: last(run) - first(run)), (arm,), "untrained")
+    return Number(lambda results: results.over_seeds(arm.name, gained), (arm,), "untrained")
 
 
 def gap(arm: Arm, other: Arm, number: Callable[[Run], float] = last) -> Number:

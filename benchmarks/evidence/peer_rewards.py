@@ -1,5 +1,5 @@
-"""Pairs of peers as arms of one run, and what teaches some of them in place of agreement: answers to another task, and
-the ground truth.
+"""Pairs of peers as arms of one run, and what teaches some of them in place of agreement: answers to another task, a
+model's own other answers, reviews, and the ground truth.
 """
 
 from __future__ import annotations
@@ -7,12 +7,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from statistics import fmean
+from typing import Literal
 
 from verl_mas.config.values import Count
 from verl_mas.gym.arithmetic import draw
 from verl_mas.workflow import Outcome, Task, Team, Workflow, nested
 from verl_mas.workflows._graded import Graded, GradedTask
-from verl_mas.workflows.peers import Peers
+from verl_mas.workflows.peers import Peers, approval
 from verl_mas.workflows.solver_verifier import solve
 
 
@@ -27,7 +29,39 @@ class ShuffledPeers(Peers):
         graded = GradedTask(other, self.answer_form(task.data_source), self.grader(), None)
         peers = team.aside("shuffled").role("peer")
         foreign = [graded.read(reply) for reply in await asyncio.gather(*[peer.act(solve(graded)) for peer in peers])]
-        return [_share(each, foreign) for each in answers]
+        return [share(each, [one for one in foreign if one.reply.agent != each.reply.agent]) for each in answers]
+
+
+class LonePeers(Peers):
+    """The control without a peer: an answer is rewarded for equalling the other answers of its own model."""
+
+    async def rewards(
+        self, task: Task, team: Team, answers: Sequence[Graded], same: Sequence[Sequence[Graded]]
+    ) -> Sequence[float]:
+        found = list[float]()
+        for each in answers:
+            own = [one for one in answers if one.reply.agent == each.reply.agent and one is not each]
+            found.append(share(each, own))
+        return found
+
+
+class ReviewPeers(Peers):
+    """Approval by the other peer is the reward. In validation, `reviews` is the share of the reviews that are right; an
+    unreadable answer counts as refused."""
+
+    teacher: Literal["review"] = "review"
+    answer_form = Peers.answer_form
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        outcome = await super().run(task, team)
+        if not task.validate:
+            return outcome
+        graded, aside = self.graded(task), team.aside("reviewed")
+        replies = await asyncio.gather(*[peer.act(solve(graded)) for peer in aside.role("peer")])
+        grades = [await graded.grade(reply) for reply in replies]
+        approved = await asyncio.gather(*[approval(task, aside, each) for each in grades])
+        right = fmean(by == each.value for by, each in zip(approved, grades, strict=True))
+        return replace(outcome, info={**outcome.info, "reviews": right})
 
 
 class LabelledPeers(Peers):
@@ -45,6 +79,8 @@ PAIRS: Mapping[str, type[Peers]] = {
     "alike": Peers,
     "shuffled": ShuffledPeers,
     "labels": LabelledPeers,
+    "alone": LonePeers,
+    "review": ReviewPeers,
 }
 
 
@@ -70,6 +106,6 @@ class PeerArms(Workflow):
         return replace(outcomes[0], info={**outcomes[0].info, **info})
 
 
-def _share(each: Graded, foreign: Sequence[Graded]) -> float:
-    others = [one for one in foreign if one.reply.agent != each.reply.agent]
+def share(each: Graded, others: Sequence[Graded]) -> float:
+    """The share of other answers that equal this one."""
     return sum(one.answer is not None and one.answer == each.answer for one in others) / len(others)

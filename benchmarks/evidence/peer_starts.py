@@ -16,13 +16,25 @@ from verl_mas.gym.warmup import Lesson, WarmUp, bare, log_loss, warm_up
 from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import Boxed, Task
 from verl_mas.workflows._graded import GradedTask
-from verl_mas.workflows.solver_verifier import solve
+from verl_mas.workflows.solver_verifier import ReviewVerdict, judge, solve
 
 # Model -> the first numbers of the chains in which it is blind, and there the share of lessons with the error.
 BLIND = {"low": (range(5), 0.5), "high": (range(5, 10), 0.5), "all": (range(10), 0.65)}
 
 
 def reply(chain: str, model: str, noise: float, rng: random.Random) -> str:
+    working, total = work(chain, model, noise, rng)
+    return f"{working} {Boxed().render(str(total))}"
+
+
+def review(chain: str, model: str, proposal: str, noise: float, rng: random.Random) -> str:
+    """Approves of a proposal that ends as the model's own work does."""
+    working, total = work(chain, model, noise, rng)
+    same = proposal.endswith(Boxed().render(str(total)))
+    return f"{working} {ReviewVerdict.render(ReviewVerdict.APPROVE if same else ReviewVerdict.REJECT)}"
+
+
+def work(chain: str, model: str, noise: float, rng: random.Random) -> tuple[str, int]:
     """Works through the chain. `noise` is the share of random results; a tenth in the blind half."""
     total, *steps = signed(chain)
     working, (blind, plus_one) = str(total), BLIND[model]
@@ -36,7 +48,7 @@ def reply(chain: str, model: str, noise: float, rng: random.Random) -> str:
         total = rng.randrange(10)
     elif not sees and chance < 0.1 + plus_one:
         total = (total + 1) % 10
-    return f"{working}{steps[-1]:+d}={total} {Boxed().render(str(total))}"
+    return f"{working}{steps[-1]:+d}={total}", total
 
 
 @DATA_SETS.register("peer_start")
@@ -44,11 +56,12 @@ class PeerStart(Arithmetic):
     """As `verl-mas data arithmetic`: the model of the first of the names, and in folders of it those of the others."""
 
     warm_up = WarmUp(steps=400, batch=64, learning_rate=4e-3, lessons=20_000)
-    of_demonstrations = ("models",)
+    of_demonstrations = ("models", "reviews")
 
     def options(self, parser: argparse.ArgumentParser) -> None:
         super().options(parser)
         parser.add_argument("--models", nargs="+", choices=BLIND, default=[*BLIND])
+        parser.add_argument("--reviews", action="store_true", help="half of the demonstrations are reviews")
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
         prepared = super().prepare(options, load)
@@ -70,3 +83,6 @@ def lessons(options: argparse.Namespace, blind: str) -> Iterator[Lesson]:
             task = Task([{"role": "user", "content": chain}])
             prompt = bare(solve(GradedTask(task, Boxed(), None, None)))
             yield Lesson("peer", prompt, reply(chain, blind, options.noise, rng))
+            if options.reviews:
+                proposal = reply(chain, rng.choice(options.models), options.noise, rng)
+                yield Lesson("peer", bare(judge(task, proposal)), review(chain, blind, proposal, options.noise, rng))

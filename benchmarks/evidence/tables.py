@@ -58,6 +58,10 @@ def last(run: Run) -> float:
     return list(run["success"].values())[-1]
 
 
+def gained(run: Run) -> float:
+    return last(run) - first(run)
+
+
 def control(name: str) -> Callable[[Run], float]:
     """Return the last success under a control."""
     return lambda run: list(run["controls"][name].values())[-1]

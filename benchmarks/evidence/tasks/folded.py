@@ -1,4 +1,5 @@
-"""Folded pages: an agent that reads in branches, and the same agent with a history that is cut."""
+"""Folded pages: an agent that reads in branches, the same agent with a history that is cut, and one that repeats its
+notes in every turn."""
 
 from __future__ import annotations
 
@@ -44,11 +45,13 @@ def arm(name: str, *overrides: str) -> Arm:
 
 FOLDED = arm("folded")
 CUT = arm("cut", *WINDOW, *tasks(16))
+# The fair rival: it forgets nothing, either.
+NOTES = arm("notes", *WINDOW, "++mas.workflow.args.mark=' #'", *tasks(11))
 
 TASK = Task(
     "folded",
     "Folded pages",
-    (Group("folded_pages", (FOLDED, CUT)),),
+    (Group("folded_pages", (FOLDED, CUT, NOTES)),),
     (
         Claim(
             "folded, the agent ends 0.2 above the same agent with its oldest turns cut",
@@ -57,6 +60,12 @@ TASK = Task(
             seeds=3,
         ),
         Claim("which ends at what its window leaves to know", success(CUT), high=FLOOR + 0.05, seeds=3),
+        Claim(
+            "folded, the agent is level with one that repeats its notes, or above it",
+            gap(FOLDED, NOTES),
+            low=-0.1,
+            seeds=3,
+        ),
         Claim("folding learns: it gains 0.1 over its demonstrations", gain(FOLDED), low=0.1, seeds=3),
     ),
     (FOLDED,),

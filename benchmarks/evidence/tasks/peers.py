@@ -1,4 +1,4 @@
-"""Peers without labels: pairs of models reward each other by agreement, on short sums.
+"""Peers without labels: pairs of models reward each other by agreement or by reviews, on short sums.
 
 A model is blind in half of the tasks, where it mostly writes the result plus one, or in all. A run has several pairs.
 """
@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.evidence.arms import Start, Training, Trial
-from benchmarks.evidence.claims import Claim, gain, success
-from benchmarks.evidence.tables import Run
+from benchmarks.evidence.claims import Claim, gain, gap, success
+from benchmarks.evidence.tables import Run, gained
 from benchmarks.evidence.tasks.base import Group, Task
 
 STEPS, EVERY, SEEDS = 8, 4, 3
@@ -20,6 +20,9 @@ PAIRS = {
     "alike": {"alike_a": "all", "alike_b": "all"},
     "shuffled": {"shuffled": "low"},
     "labels": {"labels": "low"},
+    # The models of `agree`.
+    "alone": {"alone_a": "low", "alone_b": "high"},
+    "review": {"review_a": "low", "review_b": "high"},
 }
 AUX = "val-aux/arithmetic/{}_{}/mean@1"
 SETTINGS = (
@@ -35,11 +38,17 @@ SETTINGS = (
 # Half right after 800 steps of warm-up, and less than a third after 400.
 DECENT_START = Start("peers_decent", tuple("data peer_start --noise 0.3 --models low high --warm-up steps=800".split()))
 POOR_START = Start("peers", ("data", "peer_start", "--noise", "0.3"))
+# Half of the lessons are reviews, in which the model works through the chain as well.
+REVIEW_START = Start(
+    "peers_review", tuple("data peer_start --noise 0.3 --models low high --reviews --warm-up steps=1000".split())
+)
 
 
 def arm(name: str, start: Start, *pairs: str) -> Training:
     """One run of these pairs; its success is that of the first one."""
-    controls = {f"{pair}_{number}": AUX.format(pair, number) for pair in pairs for number in ("acc", "agreement")}
+    measured = [(pair, number) for pair in pairs for number in ("acc", "agreement")]
+    measured += [("review", "reviews")] if "review" in pairs else []
+    controls = {f"{pair}_{number}": AUX.format(pair, number) for pair, number in measured}
     trial = Trial(name, STEPS, "val-core/arithmetic/acc/mean@1", SETTINGS, controls)
     own = (setting for pair in pairs for setting in settings_of(pair))
     return Training(name, trial, start, "peers", (f"++mas.workflow.args.pairs=[{','.join(pairs)}]", *own), seeds=SEEDS)
@@ -56,6 +65,8 @@ def settings_of(pair: str) -> Iterator[str]:
 
 
 DECENT = arm("peers_decent", DECENT_START, "agree", "labels", "shuffled")
+ALONE = arm("peers_alone", DECENT_START, "alone")
+REVIEW = arm("peers_review", REVIEW_START, "review", "agree", "labels")
 POOR = arm("peers_poor", POOR_START, "agree", "alike")
 
 
@@ -78,7 +89,8 @@ TASK = Task(
     "peers",
     "Peers without labels",
     (
-        Group("peers_from_decent", (DECENT,), tuple(DECENT.trial.controls)),
+        Group("peers_from_decent", (DECENT, ALONE), (*DECENT.trial.controls, "alone_agreement")),
+        Group("peers_by_review", (REVIEW,), tuple(REVIEW.trial.controls)),
         Group("peers_from_poor", (POOR,), tuple(POOR.trial.controls)),
     ),
     (
@@ -93,6 +105,17 @@ TASK = Task(
             "agreement with answers to other tasks teaches nothing",
             success(DECENT, of("shuffled")),
             high=0.05,
+            seeds=SEEDS,
+        ),
+        Claim(
+            "each alone, by agreement with its own answers, gains less than 0.05", gain(ALONE), high=0.05, seeds=SEEDS
+        ),
+        Claim("and less than with the other as its peer", gap(DECENT, ALONE, gained), low=0.0, seeds=SEEDS),
+        Claim("two decent LLMs that review each other gain 0.05, without a label", gain(REVIEW), low=0.05, seeds=SEEDS),
+        Claim(
+            "agreement gains at least as much as reviews, from the same start",
+            success(REVIEW, beyond("agree", "review")),
+            low=0.0,
             seeds=SEEDS,
         ),
         Claim(

@@ -16,12 +16,16 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def evidence(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
-    """Import a module of benchmarks/evidence by name. What it registers is removed after the test."""
+    """Import a module of benchmarks/evidence by name. After the test, its estimators and data sets are removed."""
     monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.setattr(ESTIMATORS, "_entries", {name: ESTIMATORS[name] for name in ESTIMATORS})
-    monkeypatch.setattr(DATA_SETS, "_entries", {name: DATA_SETS[name] for name in DATA_SETS})
-    before = set(sys.modules)
+    data_sets = vars(DATA_SETS)["_entries"]
+    before, known = set(sys.modules), set(data_sets)
     yield lambda name: importlib.import_module(f"benchmarks.evidence.{name}")
     for name in set(sys.modules) - before:
         if name == "benchmarks" or name.startswith("benchmarks."):
             del sys.modules[name]
+    # Other modules stay imported, and would not register theirs again.
+    for name in data_sets.keys() - known:
+        if data_sets[name].__module__.startswith("benchmarks."):
+            del data_sets[name]
