@@ -255,7 +255,7 @@ def kill(run: Run, kind: str, moment: str, repeat: int, before: int, chance: ran
 
 
 def finish(run: Run, steps: int = STEPS) -> int:
-    """Return the first step of a start that nobody kills."""
+    """Return the first step of a start that is not killed."""
     try:
         first = run.first_step()
         assert run.driver.wait(LONGEST_START) == 0, run.last_lines(40)

@@ -1,5 +1,5 @@
-"""Puts config groups (`+mas=...`, `+platform=...`) on the search path of any Hydra program: ours, and those of other
-packages, as `verl_mas.config.hydra` lists them. That is not imported here: it would slow down every Hydra program.
+"""Puts config groups (`+mas=...`, `+platform=...`) on the search path of every Hydra program: our groups and those of
+other packages. `verl_mas.config.hydra` lists the same packages, but importing it would slow down each Hydra program.
 """
 
 from importlib.metadata import entry_points

@@ -1,11 +1,11 @@
-"""Train teams of LLM agents with verl. The names in `__all__` are stable, see docs/write/api.md; nothing else is.
+"""Train teams of LLM agents with verl. Only the names in `__all__` are stable: docs/write/api.md describes them.
 
-How it begins:
+Entry points:
 - `plugin.py`: verl imports it in every process; it registers everything else with verl.
 - `cli/`: the command `verl-mas`.
 - `__main__.py`: the same command as `python -m verl_mas`.
 
-A team, and what it acts on:
+Teams and their environments:
 - `workflow/`: the interface that teams are written against: agents, acts, sessions, tools.
 - `workflows/`: teams that we ship, one file per team.
 - `gateway/`: programs of other frameworks as teams, and clients of models on other servers.

@@ -144,7 +144,7 @@ class FaultKind(str, Enum):
 
     TIMEOUT = "timeout"
     REFUSED = "refused"  # the engine or endpoint did not serve the request
-    SESSION_TIMEOUT = "session_timeout"  # mas.faults.session_timeout_s
+    SESSION_TIMEOUT = "session_timeout"  # the session took longer than mas.faults.session_timeout_s
     LIMIT = "limit"  # max_acts, or a prompt that does not fit: a retry cannot help
     CANCELLED = "cancelled"
     WORLD = "world"  # the object that `mas.workflow.args.world` names raised an error, took too long, or ended

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from verl_mas.errors import DiskError
+from verl_mas.errors import DataError, DiskError
 from verl_mas.trainer import timeline as module
 from verl_mas.trainer.timeline import (
     CHECKS,
@@ -71,6 +71,7 @@ def test_a_run_is_read_as_it_was_written_with_brief_pauses_of_engines_left_out(t
         TimelineEvent(ENGINE, 1, 10.0, 11.5, "solver", "main"),
         TimelineEvent(UPDATE, 1, 12.0, 15.0, "solver", "main"),
     ]
+    assert read_timeline(tmp_path / module.FILE) == read_timeline(tmp_path)
     # Trace Events, which Perfetto and Chrome open: an array whose end may be missing, in microseconds.
     events = json.loads((tmp_path / module.FILE).read_text().rstrip(",\n") + "]")
     assert [event["ph"] for event in events] == ["i", "i", "X", "X", "X"]
@@ -145,3 +146,12 @@ def test_a_disk_that_refuses_the_timeline_ends_the_run_by_name(tmp_path, clock):
     (tmp_path / "file").write_text("")
     with pytest.raises(DiskError, match=r"timeline\.json cannot be written: "):
         Timeline(tmp_path / "file", {}).start(1)
+
+
+def test_another_file_is_not_taken_for_a_timeline(tmp_path):
+    with pytest.raises(DataError, match="is not a file"):
+        read_timeline(tmp_path / "checkpoints")
+    file = tmp_path / "metrics.jsonl"
+    file.write_text(json.dumps({"step": 1, "data": {}}) + "\n")
+    with pytest.raises(DataError, match="every line is an event of a run"):
+        read_timeline(file)

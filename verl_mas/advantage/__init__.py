@@ -16,5 +16,5 @@ if TYPE_CHECKING:
     from verl_mas.advantage.record import AdvantageOutput as AdvantageOutput
     from verl_mas.advantage.record import RunningScores as RunningScores
 
-# Most of these modules load torch.
+# Import each name only when it is first used, because most of these modules load torch.
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

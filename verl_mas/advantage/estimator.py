@@ -31,7 +31,7 @@ class Estimator:
     compares_sessions: bool = False  # whether it needs several sessions per task
     one_baseline: bool = False  # whether it compares all agents with each other, so grouping by role is pointless
     remembers: bool = False  # whether it always reads the scores of earlier steps, whatever its options
-    numbers_acts: bool = False  # whether it compares acts by turn or instance, which are the same in all forks
+    numbers_acts: bool = False  # whether it compares acts by turn or instance, whose numbers repeat in each fork
     replaces: tuple[str, ...] = ()  # verl's estimators that it replaces for a team
     needs: tuple[str, ...] = ()  # columns of AdvantageInput that it reads and that not every run has
 
@@ -86,7 +86,7 @@ class Estimator:
         return given.resolved(self.name, self.defaults)
 
 
-# The estimator that fixes suggest: it compares each agent with itself.
+# The estimator that fixes suggest. It compares the acts of an agent only with each other.
 PER_AGENT = "algorithm.adv_estimator=agent_grpo"
 ESTIMATORS: Registry[Estimator] = Registry(
     "advantage estimator", package="verl_mas.advantage.estimators", group="verl_mas.estimators"
@@ -108,7 +108,7 @@ def estimator(
     `compares_sessions`: a run with one session per task is refused. `one_baseline`: mas.advantage.by=role is refused.
     `remembers`: it reads `AdvantageInput.running`. `numbers_acts`: a workflow with forks is refused. `replaces`: it is
     suggested for these estimators of verl. `needs`: a run without one of these columns is refused, such as branch where
-    the workflow does not branch, or local_reward with mas.reward.local=0. `defaults`: as those of `Estimator`.
+    the workflow does not branch, or local_reward with mas.reward.local=0. `defaults`: see `Estimator.defaults`.
     """
 
     def decorate(function: Compared) -> Estimator:
@@ -152,9 +152,9 @@ def within(
 ) -> AdvantageOutput:
     """Compare every row with its group according to the options, and return the result of an estimator.
 
-    `unit`: columns that identify a unit, whose rows count as one. `pool`: columns that identify the rows which share a
-    deviation with scale=batch_std. `invocations`: parts of a unit that have equal weight, whatever their number of
-    rows. `prior`: pseudo-scores added to every group; by default those of mas.advantage.shrinkage.
+    `unit`: columns that identify a unit, whose rows count as one. `pool`: with scale=batch_std, rows with equal values
+    in these columns share one deviation. `invocations`: parts of a unit that have equal weight, whatever their number
+    of rows. `prior`: pseudo-scores added to every group; by default those of mas.advantage.shrinkage.
     """
     if options.shrinkage is not None and batch.running is not None:
         prior = batch.running.prior(batch, groups, options.decay or 0.0, most=options.shrinkage)
@@ -178,8 +178,8 @@ def _counted(
     unit: tuple[str, ...] = ("task", "session"),
     invocations: Partition | None = None,
 ) -> tuple[Partition | None, Tensor | None]:
-    """Return the units of each group, whose rows are counted and left out together, and the weight of each row. None
-    means that every row is its own unit, or has weight 1."""
+    """Return the units of each group, and the weight of each row. The rows of a unit count as one, and a leave-one-out
+    baseline excludes them together. None means that every row is its own unit, or has weight 1."""
     by = options.weighting
     units = None
     if by == "per_session" or options.baseline != "mean":
@@ -261,8 +261,8 @@ def _group_columns(batch: AdvantageInput, groups: Partition, stats: GroupStats) 
 
 
 def _lemma_columns(batch: AdvantageInput) -> dict[str, Tensor]:
-    """Compute the columns of the lemma. A row is an act and counts once, but in the team's baseline each session counts
-    once."""
+    """Compute sigma, inflation and signal_share (Dr. MAS, Lemma 4.2). Each row is an act and counts once, except in the
+    team's baseline, where each session counts once."""
     x, task, agent = batch.scores.double(), batch.partition("task"), batch.partition("task", "agent")
     centred, _, team = moments(x, task, "population", _split(batch.partition("task", "session")))
     own_centred, _, own = moments(x, agent, "population")

@@ -1,6 +1,6 @@
-"""Turns scores into advantages, per row and per token. No other module does.
+"""The computations of all estimators: they turn scores into advantages, per row and per token.
 
-It computes in float64 without a loop over rows, and its results are reproducible bit by bit.
+They run in float64 without a loop over rows, and the results are reproducible bit by bit.
 """
 
 from __future__ import annotations
@@ -134,7 +134,8 @@ def _best_other(x: Tensor, groups: Partition, unit: Partition | None) -> Tensor:
     best = _best(x, groups)
     at_best = x == best
     leader = units.new_zeros(groups.count).index_copy_(0, groups.ids[at_best], units[at_best])
-    # Only one of the units with the best score leads, so that the others are compared with it.
+    # If several units share the best score, one of them is the leader. The other units are compared with the leader,
+    # and the leader is compared with the best of the other units.
     leads = units == leader[groups.ids]
     return torch.where(leads, _best(x.masked_fill(leads, -1e300), groups), best)
 

@@ -66,7 +66,7 @@ class AdvantageOptions:
     mean and deviation of earlier steps. null: none."""
 
     decay: Share | None = None
-    """agent_rae, and shrinkage: the share of their weight that earlier scores keep at a step in which the role acts."""
+    """agent_rae, and shrinkage: factor on the weight of a role's earlier scores at each step in which the role acts."""
 
     def __post_init__(self) -> None:
         check_fields(self, PATH)

@@ -38,7 +38,7 @@ class AdvantageInput:
     instance: Labels | None = None  # number of the spawned agent or conversation, else 0
     turn: Labels | None = None  # 0-based index of the acts of the agent's instance
     branch: Labels | None = None  # 0..K-1 where K replies were sampled from one prompt, else 0
-    observation: Labels | None = None  # what the agent saw; equal for rows that saw the same
+    observation: Labels | None = None  # key of what the agent saw; equal keys mean equal observations
     prompt: Labels | None = None  # any key of the prompt's tokens, such as their hash
     committed: Labels | None = None  # bool: whether the session continued with this candidate
     team_reward: Tensor | None = None  # [N], a part of the score, weighted by team_weight
@@ -47,7 +47,7 @@ class AdvantageInput:
     team_weight: float = 1.0
     local_weight: float = 1.0
     tokens: Tensor | None = None  # [N], number of the row's trained tokens: the sum of its response mask
-    padding: Tensor | None = None  # [N] bool: a padding row takes part in nothing, and gets advantage 0
+    padding: Tensor | None = None  # [N] bool: a padding row is ignored, and gets advantage 0
     agents: Sequence[str] | None = None  # the names that `agent` may hold; None: any
     running: RunningScores | None = None  # scores of earlier steps, for an estimator that reads them
     tags: Mapping[str, Labels] = field(default_factory=dict)  # further columns: tags of acts that have no field here

@@ -17,9 +17,9 @@ def actors(batch: AdvantageInput) -> Partition:
 
 
 def later_rewards(batch: AdvantageInput, gamma: float | None) -> Tensor:
-    """Compute the discounted later rewards [N]. For a row at turn t it is the sum over k > t of gamma ** (k - t) * r_k,
-    where r_k is the own reward of its actor's act at turn k. All candidates of an act share the rewards after the
-    committed candidate, as they share the team's reward. gamma=None: 0."""
+    """Compute the discounted later rewards [N]; all are 0 if gamma is None. A row at turn t gets the sum over k > t of
+    gamma ** (k - t) * r_k, where r_k is the own reward of its actor's act at turn k. All candidates of an act share the
+    rewards after the committed candidate, just as they share the team's reward."""
     later = torch.zeros_like(batch.scores, dtype=torch.float64)
     if gamma is None:
         return later

@@ -19,8 +19,8 @@ def register_trainer(trainer_base: ModuleType | None = None) -> None:
     from verl_mas.config.modes import MODES
 
     class CheckedTrainer(PPOTrainer):
-        """Makes the trainer of the mode. Our trainers are imported late, because one of their modules may be the one
-        that imports verl's trainers, and is then incomplete."""
+        """Makes the trainer of the mode, and imports our trainers only then. `register_trainer` runs while verl's
+        trainers are being imported, perhaps by a module of ours, which is incomplete until that import ends."""
 
         def __new__(cls, config: DictConfig) -> TeamTrainer:  # type: ignore[misc]
             from verl_mas.checks.run import validate

@@ -79,7 +79,7 @@ def _own_settings(run: ExaminedRun, name: str, base: str) -> Iterator[ConfigErro
 
 
 def _follows(config: DictConfig, key: str) -> bool:
-    """Whether verl's configuration has an interpolation here, so that the value follows another setting."""
+    """Whether the value of this key in verl's configuration is an interpolation, so it follows another setting."""
     parent, _, last = f"{SECTION}.{key}".rpartition(".")
     node = OmegaConf.select(config, parent)
     return isinstance(node, DictConfig) and last in node and OmegaConf.is_interpolation(node, last)

@@ -152,7 +152,7 @@ def _refused(error: MasError, name: str, first: FirstRows) -> Problem:
     ):
         rule = f"it takes {PARAMETERS} by name, and gives one finite number, or a dictionary with a score"
         return ConfigError(value, rule=rule, fix="correct it")
-    # The function may need a package, a GPU or a server of the run's machines.
+    # Only warn, because the function may need a package, a GPU or a server that only the run's machines have.
     return ConfigWarning(
         value, "not checked: whether it rewards a right answer", "correct it, or check on that machine"
     )

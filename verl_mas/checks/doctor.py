@@ -43,7 +43,7 @@ class Aspect:
 
 def diagnose(thorough: bool = True, gpu: bool = False) -> Iterator[Aspect]:
     """Yield all findings. `thorough`: test the sandbox, too. `gpu`: check the tools that a machine with GPUs needs,
-    also if this machine has no GPU."""
+    even if this machine has no GPU."""
     yield Aspect("verl-mas", version("verl-mas"))
     yield Aspect("python", sys.version.split()[0])
     # Collect requirements by name, so that verl's requirement replaces ours, which allows any version.
@@ -108,7 +108,7 @@ def look_at_machine() -> Iterator[Aspect]:
 
 
 def _gpus() -> list[str]:
-    """Return the names of the GPUs. A torch for the CPU finds none, so it is not imported, which saves a second."""
+    """Return the names of the GPUs. A CPU build of torch finds no GPU, so it is not imported, which saves a second."""
     if (installed_version("torch") or "").endswith("+cpu"):
         return []
     import torch

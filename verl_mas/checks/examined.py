@@ -74,7 +74,7 @@ class ExaminedRun(Run):
 
 
 def setting(view: View, key: str) -> str:
-    """The full name of a policy's setting, in the place where the user has set it."""
+    """The full name of a policy's setting: in the policy's overrides if it is set there, else in verl's section."""
     own = OmegaConf.select(OmegaConf.create(view.spec.overrides), key) is not None
     return f"mas.policies.{view.name}.overrides.{key}" if own else f"{SECTION}.{key}"
 

@@ -51,6 +51,6 @@ class TeamCheck(Callback):
         send_command(config)
 
     def on_job_start(self, config: DictConfig, **kwargs: object) -> None:
-        # In other modes the command has no team, or verl's own trainer runs.
+        # In all other modes verl's own trainer runs, which ignores a team, so there is no team to check.
         if mode_of(config) or OmegaConf.select(config, KEY) in MODES:
             require_accepted(config)

@@ -31,7 +31,7 @@ def seen(config: DictConfig, row: Fields) -> list[Message]:
 
 
 def check_images(config: DictConfig, first: FirstRows) -> Iterator[ConfigError]:
-    """Report the first of these rows whose images verl cannot read, or cannot put into its prompt."""
+    """Report the first row of the sample whose images verl cannot read, or cannot put into the row's prompt."""
     key, prompt = str(config.data.image_key), str(config.data.prompt_key)
     for number, row in enumerate(first.sample, 1):
         images, where = row.get(key) or [], f"{first.file}, column {key!r}, row {number}"

@@ -76,7 +76,7 @@ def check_device(config: DictConfig) -> Iterator[ConfigError]:
 
 
 def check_packages(config: DictConfig) -> Iterator[Problem]:
-    """Check the packages that verl imports by name at the start of a run, after it has loaded the models."""
+    """Check that the packages of the loggers are installed. verl imports them only after it has loaded the models."""
     names = config.trainer.logger
     for name in [names] if isinstance(names, str | None) else names:
         package = PACKAGES.get(str(name), str(name))
@@ -121,8 +121,8 @@ def devices_here() -> int:
 
 
 def _step_without_gpus(config: DictConfig) -> Problem | None:
-    """Refuse a Slurm step without GPUs (commit 844f579e). It is only a warning for a run that joins a cluster, whose
-    other nodes may have GPUs."""
+    """Refuse a Slurm step without GPUs (commit 844f579e). A run that joins a cluster only gets a warning, because other
+    nodes of the cluster may have GPUs."""
     if "SLURM_STEP_ID" not in os.environ or target() or config.trainer.device != "cuda" or devices_here():
         return None
     value, why = "this Slurm step has no GPU", "a step has GPUs that are asked for by number, not those of --exclusive"

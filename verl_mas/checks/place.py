@@ -51,7 +51,7 @@ def run_on(hardware: Hardware | None, arguments: Sequence[str] = ()) -> Iterator
 
 
 def written() -> dict[str, str]:
-    """The settings and groups that the command itself has, in order."""
+    """Map the settings and groups on the command line to their values, in the order of the command line."""
     from hydra.core.hydra_config import HydraConfig
 
     given = HydraConfig.get().overrides.task if HydraConfig.initialized() else _ARGUMENTS.get()
@@ -64,8 +64,8 @@ def was_written(setting: str) -> bool:
 
 
 def check_order(config: DictConfig) -> Iterator[ConfigError]:
-    """Check the order of groups: a team's file sets the mode and every default of `mas`, and would replace the values
-    of a recipe or a mode before it."""
+    """Check the order of groups. A team's file sets the mode and every default of `mas`, so after a recipe or a mode it
+    would replace values that the recipe or the mode has set."""
     order = ("mas", "recipe", "mas/mode")
     groups = {key: value for key, value in written().items() if key in order}
     mode, now = groups.get("mas/mode"), mode_of(config)
@@ -119,8 +119,8 @@ def is_remote(path: str) -> bool:
 
 
 def no_connection(address: str) -> str:
-    """Try once to connect to host:port or a URL, and explain why nothing accepts the connection. Empty if something
-    does, if a proxy is used, or if `address` is malformed, which is refused elsewhere."""
+    """Try once to connect to host:port or a URL, and describe the error. Empty if the connection succeeds, if a proxy
+    is used, or if `address` is malformed, which another check reports."""
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
@@ -137,7 +137,7 @@ def no_connection(address: str) -> str:
 
 
 def not_writable(folder: Path) -> str:
-    """Explain why a run cannot write a folder that may not exist yet; empty if it can."""
+    """Explain why a run cannot write into a folder, which may not exist yet; empty if the run can."""
     parent = folder
     try:
         # A dangling link counts as existing, because no folder can be created in its place.
@@ -145,7 +145,8 @@ def not_writable(folder: Path) -> str:
             parent = parent.parent
         if not parent.is_dir():
             return f"{parent} is a {'file' if parent.exists() else 'link to nowhere'}"
-        # Write a file, because permissions do not decide: root has them even in /proc and on a read-only disk.
+        # Write a file instead of reading permissions, because root has permissions even in /proc and on a read-only
+        # disk.
         with tempfile.TemporaryFile(dir=parent):
             return ""
     except (OSError, ValueError) as error:

@@ -48,7 +48,8 @@ class Refusals:
         return all([self.result(partial(self._add, check)) for check in checks])
 
     def result(self, function: Callable[[], T]) -> T | None:
-        """Return the result of a function for later checks. None if it raises, which is an error of the run."""
+        """Return the result of a function for later checks. An exception is collected as an error, and the result is
+        None."""
         try:
             return function()
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a check that fails to run is an error, not a pass
@@ -111,8 +112,8 @@ def raised_by(
 def user_code(seconds: float | None = None) -> Iterator[None]:
     """The boundary around user code: its exceptions become errors with file, line and the traceback from there.
 
-    `SystemExit` becomes an error, too, because it would end `check` and the run as if nothing were wrong. So does code
-    that takes longer than `seconds`.
+    `SystemExit` becomes an error, too, because it would end `check` and the run as if nothing were wrong. Code that
+    takes longer than `seconds` is also an error.
     """
     try:
         with _time_limit(seconds):
@@ -136,7 +137,7 @@ def user_code(seconds: float | None = None) -> Iterator[None]:
 
 
 class TimeLimit(BaseException):
-    """User code took too long. It is not an Exception, because a loop that waits for a server would catch that."""
+    """User code took too long. It is a BaseException, because a loop that waits for a server may catch Exception."""
 
     def __init__(self, seconds: float):
         super().__init__(f"no end after {seconds:g} s")
@@ -155,7 +156,7 @@ def _time_limit(seconds: float | None) -> Iterator[None]:
 
     started = time.monotonic()
     handler = signal.signal(signal.SIGALRM, expired)
-    # Raise it again every second, because the code may catch any exception.
+    # Raise `TimeLimit` again every second, because user code may catch every exception.
     outer, interval = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield

@@ -123,7 +123,7 @@ def _policy(view: View) -> Summary:
         "pool": None if remote else serving_pool(mas, view.name),
         "learning_rate": float(view.value("actor.optim.lr")) if trained else None,
         "optimiser_steps": view.updates_per_step if trained else None,
-        # Tokens; null for a model that is neither on this machine nor a known one.
+        # Tokens; null if the context length of the model is unknown and rollout.max_model_len is not set.
         "context": None if remote else _context(view),
         "snapshot": f"of {snapshot.of} every {snapshot.every} steps{first}" if snapshot else None,
         "adapter": adapter if spec.adapter_of else None,
@@ -147,7 +147,7 @@ def _context(view: View) -> int | None:
 
 
 def _pool(run: ExaminedRun, name: str) -> Summary:
-    """Describe a pool. `processes`: its training processes, one per GPU, or on the CPU."""
+    """Describe a pool. `processes`: the number of its worker processes, one per GPU in a run on GPUs."""
     shape = pool_shape(run, name)
     served = serving(run.asked, name)
     return {

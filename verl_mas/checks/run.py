@@ -95,8 +95,8 @@ def complete(config: DictConfig) -> list[str]:
     adapt(config)
     lines = settle(config)
     if mode_of(config):
-        # The attention depends on the installed packages. If this machine has no GPU, they say nothing about those of
-        # the machines with GPUs, so leave it unset.
+        # The attention depends on the installed packages. With `--gpus` on a machine without GPUs, the packages of the
+        # run's machines are unknown, so leave the attention unset.
         if target() is None or has_gpu():
             settle_attention(config)
         finalize(config, load(config.get("mas")))

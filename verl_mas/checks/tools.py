@@ -55,7 +55,7 @@ def configured_tools(run: ExaminedRun) -> tuple[dict[str, Tool], list[Problem]]:
             complete = False
         else:
             # If a tool's schema is not in the file, only an instance of its class has the schema. Do not construct the
-            # instance, because it may start a server. So its name is unknown, and unknown tools are not checked.
+            # instance, because it may start a server. The tool's name is then unknown, so skip `unknown_tools`.
             complete = complete and None not in schemas
     if complete:
         problems += unknown_tools(run.agents.values(), tools)

@@ -96,7 +96,7 @@ def _main(argv: list[str]) -> int:
         sys.stderr.write(f"verl-mas: no command {command!r}: {nearest(command, commands())}\n")
         return 2
     # Make modules in the current folder importable, as `python -m verl.trainer.main_ppo` does. Here the folder comes
-    # last, so that a module which would hide a package in a run does not break the check that warns about it.
+    # last, so that a module with the name of a package cannot break the check that warns about this module.
     sys.path.append(os.getcwd())
     try:
         _refuse_times_of_ray()

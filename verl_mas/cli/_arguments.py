@@ -47,8 +47,8 @@ def add_out(parser: argparse.ArgumentParser, what: str, *, required: bool = Fals
 
 
 def free(path: Path, force: bool, *names: str) -> Path:
-    """Return `path` if it may be written: nothing exists there, or `force` is set. With `names`, `path` is a folder,
-    which may exist, but without files of these names."""
+    """Return `path` if nothing exists there or `force` is set; else raise ConfigError. With `names`, `path` is a folder
+    that may exist, and this condition holds for the files of these names in it."""
     if names and path.suffix in FILE_ENDINGS:
         raise ConfigError(f"--out {path}", rule="a folder is written", fix=f"use --out {path.with_suffix('')}")
     for existing in [path / name for name in names] if names else [path]:
@@ -89,7 +89,7 @@ def add_seed(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def add_address(parser: argparse.ArgumentParser, *, port: int) -> None:
-    """Add `--host` and `--port`. A server listens beyond this machine only if --host says so."""
+    """Add `--host` and `--port`. Without --host, a server accepts only connections from this machine."""
     parser.add_argument("--host", default=LOOPBACK, help="address to listen on; 0.0.0.0: every network of this machine")
     parser.add_argument("--port", type=whole(0, 65535), default=port, metavar="N", help="0: a free one")
 

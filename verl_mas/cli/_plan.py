@@ -57,8 +57,8 @@ def show_all(plans: Mapping[str, tuple[RunPlan | None, CheckReport]]) -> None:
 
 
 def _row(plan: RunPlan | None) -> Sequence[str]:
-    """Format the cells of a row. Unknown numbers are empty: a run that does not fit has no time, and one without data
-    has no hours."""
+    """Format the cells of a row. Unknown numbers are empty: a run that does not fit has no time, and a run without
+    data has no hours."""
     if plan is None:
         return [""] * 4
     sizes = ([pool[size] for pool in plan.pools.values()] for size in ("expected", "gpu"))

@@ -92,7 +92,7 @@ def _command(options: argparse.Namespace) -> list[str]:
 
 
 def _settings(options: argparse.Namespace, args: JsonObject, folder: Path, name: str, play: Play) -> JsonObject:
-    """Return the values, in addition to the names, that the templates of the files and of the report need."""
+    """Return the values that the templates of the files and of the report need in addition to the team's names."""
     import torch
 
     run = f"--config-dir {shlex.quote(str(folder))} +mas={name}{'' if torch.cuda.is_available() else ' +platform=cpu'}"
@@ -117,8 +117,8 @@ def _write(folder: Path, seen: JsonObject) -> list[str]:
 
 
 def agent_named(model: str) -> str:
-    """Make an agent's name from a model's name, if the model's name cannot be used as it is. It does not end with `_`
-    and a number, because `role_2` is the name of one of several instances of a role."""
+    """Return a model's name if an agent can have it, else a name made from it. The made name does not end with `_` and
+    a number, because `role_2` is the name of one of several instances of a role."""
     words = re.sub(r"\W+", "_", model, flags=re.ASCII).strip("_")
     return model if words == model else re.sub(r"_(?=\d+$)", "", words)
 

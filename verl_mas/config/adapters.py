@@ -28,7 +28,7 @@ Targets: TypeAlias = str | list[str] | None
 
 
 def plain(names: object) -> Targets:
-    """Convert a list of OmegaConf to a plain list. A string and None are returned unchanged."""
+    """Convert an OmegaConf list to a plain list. A string and None are returned unchanged."""
     return names if names is None or isinstance(names, str) else [str(name) for name in cast("Iterable[object]", names)]
 
 
@@ -138,6 +138,6 @@ def write_table(view: DictConfig, table: Mapping[str, Adapter]) -> None:
 
 
 def read_table(custom: Mapping[str, Mapping[str, FreeSettings]] | None) -> dict[str, Adapter]:
-    """Read the table of a base's adapters, by policy, from `rollout.custom`. It is empty for a policy without
-    adapters."""
+    """Read the table of a base's adapters, by policy, from `rollout.custom`. The table of a policy without adapters is
+    empty."""
     return {name: Adapter(**one) for name, one in ((custom or {}).get(KEY) or {}).items()}

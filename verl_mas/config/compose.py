@@ -23,7 +23,7 @@ from verl_mas.errors import ConfigError, raise_all
 
 RULE = "Hydra composes the overrides over verl's configuration"
 ALL_KEYS = "`python -m verl.trainer.main_ppo --cfg job` prints every key"
-# The start of Hydra's error for an override of a key. The first line of an error for a group has more text.
+# Matches the first line of Hydra's error for a wrong override of a key, but not the first line of an error for a group.
 APPLIED = re.compile(r"Could not (override|append to config|delete from config)\b[^']*'([^']+)'( does not exist)?\.?$")
 # Sections of `mas:` whose keys are names that the user chooses.
 OPEN = [".".join(path) for path, value in leaves(asdict(MasConfig()), ("mas",)) if value == {}]
@@ -72,8 +72,8 @@ def _no_folder(option: str, path: Path) -> ConfigError:
 
 
 def _composed(overrides: list[str], main: Path, added: Path | None, name: str) -> DictConfig:
-    """Compose, and collect all mistakes: Hydra stops at its first error, so a wrong override is removed and Hydra runs
-    again."""
+    """Compose the configuration, and collect all mistakes. Hydra stops at its first error, so remove each wrong
+    override and run Hydra again."""
     remaining, wrong, errors = list(overrides), [], []
     while True:
         try:
@@ -127,7 +127,8 @@ def _misplaced(override: str, config: DictConfig) -> ConfigError:
     if verls is not None and verls.knows(name) and not override.startswith("~"):
         rule = f"verl reads {key}, but this configuration does not have it"
         return ConfigError(override, rule=rule, fix=f"++{override} adds it; if a ~ deletes its section, remove that")
-    # The section, if there is one, that takes keys beyond those of verl's YAML: names of the user or of a library.
+    # Find the section, if there is one, that accepts keys which verl's YAML lacks: the user's names, or arguments that
+    # verl passes on to a library.
     parents = [f"{'.'.join(key.split('.')[:depth])}." for depth in range(1, key.count(".") + 1)]
     passed_on = ("kwargs.", "override_config.")
     section = next((parent for parent in parents if parent[:-1] in OPEN or parent.endswith(passed_on)), "")

@@ -27,7 +27,7 @@ class Setting:
 
 
 def settings(kind: Hint, path: str) -> Iterator[Setting]:
-    """List the settings of a dataclass or a TypedDict, with those of nested sections, in the order of the fields."""
+    """List the settings of a dataclass or a TypedDict and of its nested sections, in the order of the fields."""
     meanings = field_meanings(kind)
     declared = {item.name: item for item in fields(kind)} if is_dataclass(kind) else {}
     for name, hint in settable(kind).items():
@@ -47,7 +47,8 @@ def settings(kind: Hint, path: str) -> Iterator[Setting]:
 
 
 def field_meanings(kind: Hint) -> dict[str, str]:
-    """Return the string below each field, also of base classes; empty if the source is missing."""
+    """Return the docstring below each field, including the fields of base classes. A class whose source is missing
+    adds nothing."""
     found: dict[str, str] = {}
     for base in reversed(cast(type, kind).__mro__):
         try:
@@ -64,7 +65,7 @@ def field_meanings(kind: Hint) -> dict[str, str]:
 
 
 def _default(declared: Field[object]) -> str:
-    """Format a default as in YAML. It is empty for a section, because its settings have their own defaults."""
+    """Format a default as in YAML. A section gets an empty text, because its settings have their own defaults."""
     if declared.default is MISSING:
         return "" if declared.default_factory is not MISSING else "none: it must be set"
     plain = isinstance(declared.default, str) and declared.default
@@ -72,8 +73,8 @@ def _default(declared: Field[object]) -> str:
 
 
 def defaults(kind: Hint) -> dict[str, object]:
-    """Return the default of every setting of a dataclass, with those of nested sections. A mapping with names that the
-    user chooses is None."""
+    """Return the default of every setting of a dataclass and of its nested sections. The default of a mapping whose
+    keys the user chooses is None."""
     found: dict[str, object] = {}
     for item in fields(kind) if is_dataclass(kind) else ():
         section = core_type(settable(kind)[item.name])

@@ -24,9 +24,9 @@ class EngineTag:
     """
 
     policy: str = DEFAULT_POLICY
-    # The index of the policy's first replica, from which verl derives the names of servers and sockets, and ports.
+    # The index of the policy's first replica. verl derives server names, socket names and ports from it.
     rank_offset: int = 0
-    time_sliced: bool = False  # Whether this policy shares its GPUs with others, one policy at a time
+    time_sliced: bool = False  # Whether the engines of this policy and of other policies take turns on their GPUs
 
     @staticmethod
     def is_in(rollout: Mapping[str, Any] | DictConfig) -> bool:
@@ -35,8 +35,8 @@ class EngineTag:
 
     @classmethod
     def of(cls, rollout: Mapping[str, Any] | DictConfig) -> EngineTag:
-        """Read the tag from `actor_rollout_ref.rollout`, a node of the configuration or verl's dataclass. If it has no
-        `custom`, the tag has its default values."""
+        """Read the tag from `actor_rollout_ref.rollout`, which is a node of the configuration or verl's dataclass.
+        Without `custom` in that section, the tag has its default values."""
         custom = rollout.get("custom") or {}
         return cls(**{field.name: custom[field.name] for field in fields(cls) if field.name in custom})
 

@@ -20,7 +20,8 @@ class McpSpec(Checked):
     """The address of a running server, such as http://host:8000/mcp (streamable HTTP)."""
 
     env: dict[str, str] = field(default_factory=dict)
-    """Environment variables of the program. It also gets the run's HOME, LOGNAME, PATH, SHELL, TERM and USER."""
+    """Environment variables of the program. The program also gets the run's HOME, LOGNAME, PATH, SHELL, TERM and
+    USER."""
 
     pass_env: list[str] = field(default_factory=list)
     """Further variables that the program gets from the run's environment, such as an API key."""

@@ -32,7 +32,7 @@ def overridden(copied: DictConfig, spec: PolicySpec) -> DictConfig:
 
 
 def finalize(config: DictConfig, mas: MasConfig) -> None:
-    """Write values into a composed configuration that cannot be derived after verl has resolved it."""
+    """Write into a composed configuration the values that can no longer be derived after verl has resolved it."""
     # This comes first, because the overrides are compared with the final base configuration.
     set_default_tokenizer_model(config, mas)
     if config.algorithm.adv_estimator == GAE and config.critic.model.path == ANY_MODEL:

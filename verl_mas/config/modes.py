@@ -43,17 +43,17 @@ def mode_of(config: DictConfig) -> Mode | None:
 
 @dataclass(frozen=True)
 class Staleness:
-    """How far the tasks may be ahead of the training, as verl's settings define it."""
+    """How far the tasks may be ahead of the training, according to verl's settings."""
 
     # W: batches of tasks that are dispatched before the first step, so a step trains on tasks dispatched W steps ago.
     warmup: float
     # T: the most weight versions that a group may span, from its dispatch to its update.
     threshold: int | None
-    strategy: str  # `wait` for a group that has reached T, or `drop` it
+    strategy: str  # If a group has reached T: `wait` for the group, or `drop` it
 
     @property
     def least(self) -> int:
-        """Smallest threshold that tasks W steps ahead can meet."""
+        """Smallest threshold that a group can meet if its task is dispatched W steps ahead of training."""
         return math.ceil(self.warmup) + 1
 
 

@@ -121,8 +121,9 @@ def gpus_needed(run: Run) -> int:
 
 
 def cpus_needed(run: Run) -> int:
-    """The number of Ray CPUs: one per GPU share, one per storage unit of TransferQueue, one for its controller, and one
-    spare, because Ray places an actor without resources only on a node with a free CPU."""
+    """The number of Ray CPUs: one per GPU share, CPUS_PER_GPU per GPU of the reward model, one per storage unit of
+    TransferQueue, one for TransferQueue's controller, and one spare. The spare CPU is needed because Ray places an
+    actor without resources only on a node with a free CPU."""
     shares = sum(sum(pool_shape(run, pool)) * slots(run.mas, pool) for pool in used_pools(run.mas))
     shares += sum(reward_shape(run.config)) * CPUS_PER_GPU
     return shares + int(run.config.transfer_queue.backend.SimpleStorage.num_data_storage_units) + 2
@@ -136,7 +137,8 @@ def placed(run: Run, name: str) -> DictConfig:
     with open_dict(view):
         view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
         view[SECTION].rollout.nnodes, view[SECTION].rollout.n_gpus_per_node = len(engines), engines[0]
-        # verl selects the engines to profile by GPU ranks, which are counted from the policy's first replica.
+        # The settings count the GPU ranks to profile from the policy's first replica, but verl counts them from replica
+        # rank 0, so add the offset.
         rollout = view[SECTION].rollout
         offset, profiler = EngineTag.of(rollout).rank_offset, rollout.get("profiler")
         if offset and profiler:
@@ -182,8 +184,8 @@ def requests_at_once(run: Run) -> int:
     """The number of requests that all engines serve at once. Without local engines, it is the limit of concurrent
     requests to the endpoints.
 
-    Policies on one pool share its GPUs, and all sessions may call the same policy. So a pool counts with the largest
-    number of its policies, not with their sum.
+    Policies on one pool share its GPUs, and all sessions may call the same policy. So the number of a pool is the
+    largest number of any of its policies, not the sum over its policies.
     """
 
     def requests(name: str) -> int:

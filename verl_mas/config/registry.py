@@ -1,4 +1,4 @@
-"""The registry type: entries by name, from decorators, from files in one of our folders, and from installed packages.
+"""The registry type. Entries are found by name; decorators, files in a folder and installed packages register them.
 
 A registry refuses duplicates, and lists the known names in the error for an unknown name.
 """
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return the known name that is most similar to a mistyped name; empty if none is similar."""
+    """Return the known name that is most similar to a mistyped name; an empty string if no name is similar."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), "")
 
 
@@ -40,7 +40,7 @@ def installed(group: str | None) -> list[EntryPoint]:
 
 @cache
 def _installed(group: str, path: tuple[str, ...]) -> list[EntryPoint]:
-    """Read the metadata of every package on the path, which takes milliseconds."""
+    """Read the metadata of every package on the path. This takes milliseconds, so the result is cached."""
     return sorted(entry_points(group=group), key=lambda point: point.name)
 
 
@@ -73,7 +73,7 @@ class Registry(Generic[T]):
         return sorted({*self._entries, *self._in_folder(), *(point.name for point in installed(self._group))})
 
     def find(self, name: str, setting: str | None = None) -> T:
-        """Return the entry with this name. Raises ConfigError, which names `setting`, if there is none."""
+        """Return the entry with this name. If there is no such entry, raise a ConfigError that names `setting`."""
         if name not in self._entries:
             self._import(name)
         if name not in self._entries:
@@ -141,14 +141,15 @@ class Extra(Later):
         return None if find_spec(self.__name__) else f"pip install 'verl-mas[{self.extra_name}]'"
 
 
-# Names of other libraries, mapped to ours.
+# Names that other libraries use -> the names of verl-mas.
 MEANT = dict.fromkeys(("content", "response", "output", "strip", "split", "lower"), "text")
 MEANT |= {"answer": "ground_truth", "label": "ground_truth", "prompt": "question", "input": "question"}
 MEANT |= {"score": "reward", "generate": "act", "chat": "act", "ask": "act", "run": "act"}
 
 
 class UnknownName(WorkflowError, AttributeError):
-    """An attribute or argument that a class does not have. The fix suggests our name for names of other libraries."""
+    """An attribute or argument that a class does not have. If other libraries use this name, the fix suggests the name
+    that verl-mas uses."""
 
     @classmethod
     def of(cls, kind: type, name: str) -> UnknownName:
@@ -163,7 +164,7 @@ def names_of(kind: type) -> frozenset[str]:
 
 
 class KnownNames:
-    """A base class that refuses unknown names when its objects are made or read."""
+    """A base class that raises UnknownName for an unknown argument of the constructor or an unknown attribute."""
 
     if not TYPE_CHECKING:
 

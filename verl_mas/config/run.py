@@ -24,8 +24,8 @@ CORRECTION = "algorithm.rollout_correction"
 READERS = ("rollout_is", "rollout_rs", "bypass_mode")
 # verl's policy losses in which a row without advantage has no gradient, so that it can be skipped.
 PROPORTIONAL_LOSSES = {"vanilla", "gspo", "sapo", "gpg", "cispo", "dppo_tv", "dppo_kl"}
-# Policy losses that may use the update's own log-probs as the old ones. kl_cov may not: its gradient is the sign of the
-# difference between them, so rounding errors would decide it.
+# Policy losses that may use the update's own log-probs as the old log-probs. kl_cov may not use them: its gradient is
+# the sign of the difference between new and old log-probs, so rounding errors would decide the sign.
 ON_POLICY_LOSSES = PROPORTIONAL_LOSSES | {"clip_cov", "geo_mean", "dro"}
 
 
@@ -130,8 +130,8 @@ class View:
         return {}
 
     def section(self, name: str) -> DictConfig:
-        """Return a section of `actor_rollout_ref` with the policy's overrides, which must not be changed. This is much
-        faster than making the whole configuration."""
+        """Return a section of `actor_rollout_ref` with the policy's overrides. The caller must not change the section.
+        This method is much faster than making the whole configuration."""
         if name not in self._sections:
             section = OmegaConf.merge(self.run.config[SECTION][name], self.spec.overrides.get(name) or {})
             assert isinstance(section, DictConfig)
@@ -167,8 +167,9 @@ class View:
 
     @property
     def on_policy(self) -> bool:
-        """Whether the policy's only optimiser step of a training step computes the old log-probs itself, so that no
-        separate pass is needed. A KL in the reward would need them earlier, but is refused for a team."""
+        """Whether a training step has a single optimiser step for the policy, which computes the old log-probs itself,
+        so that no separate pass is needed. A KL in the reward would need the old log-probs before the update, but a
+        team cannot have such a KL."""
         one_step = self.updates_per_step == self.value("actor.ppo_epochs") == 1
         corrects = any(self.correction.get(reader) for reader in READERS)
         exact = self.value("actor.policy_loss.loss_mode") in ON_POLICY_LOSSES
@@ -196,7 +197,7 @@ class View:
         """Whether the policy's updates skip rows without advantage."""
         if self.run.mas.skip_zero_advantage != "auto":
             return self.run.mas.skip_zero_advantage
-        # A critic learns from every row, and these terms are computed for every row.
+        # A critic learns from every row, and these terms are computed for every row, so no row can be skipped.
         others = self.run.critics or any(
             self.get(f"actor.{term}") for term in ("use_kl_loss", "entropy_coeff", "calculate_entropy")
         )
@@ -210,11 +211,11 @@ class View:
 
     @property
     def shares_prefixes(self) -> bool:
-        """Whether training computes prefixes that rows of the policy share only once, if the model allows it."""
+        """Whether training computes a common prefix of several rows only once, if the model allows it."""
         return bool(self.run.config.trainer.device == "cpu" if self.shared_prefixes is None else self.shared_prefixes)
 
 
-# Read the `mas:` node of a configuration into a `MasConfig`.
+# The functions below read the `mas:` node of a configuration into a `MasConfig`.
 
 
 # The pool of engines that `+mas/mode=separate_async` makes.

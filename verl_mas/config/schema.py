@@ -50,10 +50,11 @@ class AgentSpec(Checked):
     """`mas.agents.<name>`: settings of an agent, or of all agents of a role."""
 
     policy: str = DEFAULT_POLICY
-    """The policy of `mas.policies` that generates its replies."""
+    """The policy of `mas.policies` that generates the agent's replies."""
 
     role: str | None = None
-    """Agents of one role share settings; `ensemble` has `reasoner_0..N` of role `reasoner`."""
+    """Agents of one role share settings. For example, the workflow `ensemble` has agents `reasoner_0..N` of role
+    `reasoner`."""
 
     system_prompt: str | None = None
     """Replaces the system prompt of the workflow."""
@@ -70,13 +71,14 @@ class AgentSpec(Checked):
     function_tool_path, and from the servers of `mas.mcp`."""
 
     tool_timeout_s: Positive = 60.0
-    """Time limit in seconds for a call of a tool. It does not count towards `mas.faults.act_timeout_s`."""
+    """Time limit in seconds for a call of a tool. The time of tool calls does not count towards
+    `mas.faults.act_timeout_s`."""
 
     max_tool_rounds: Count = 16
     """How often an act may call tools and generate again. A further call ends the act."""
 
     max_tool_calls: Count = 64
-    """Calls per act. Further calls are answered with an error."""
+    """Maximum number of tool calls per act. Further calls are answered with an error."""
 
     chat_template_kwargs: FreeSettings = field(default_factory=dict)
     """Arguments of the chat template, such as `enable_thinking`."""
@@ -85,13 +87,13 @@ class AgentSpec(Checked):
     """Longest prompt in tokens, at most data.max_prompt_length. null: data.max_prompt_length."""
 
     truncation: Literal["error", "drop_oldest", "middle"] = "error"
-    """What to do with a longer prompt: fail, drop the oldest messages, or cut out the middle."""
+    """Action on a prompt longer than `max_prompt_length`: fail, drop the oldest messages, or cut out the middle."""
 
     format_penalty: NotNegative = 0.0
     """Subtracted from the score of an act whose reply was malformed."""
 
     trainable: bool = True
-    """false: its rows are left out of the loss, even if its policy is trained."""
+    """false: the agent's rows are excluded from the loss, even if its policy is trained."""
 
 
 @dataclass
@@ -120,10 +122,10 @@ class RemoteSpec(Checked):
     """The environment variable with the key. null: no key is sent."""
 
     timeout: Positive = 600.0
-    """Seconds that a request may take."""
+    """Time limit in seconds for a request."""
 
     concurrency: Count = 256
-    """Concurrent requests per rollout worker."""
+    """Maximum number of concurrent requests per agent-loop worker."""
 
 
 @dataclass
@@ -131,7 +133,7 @@ class SnapshotSpec(Checked):
     """`mas.policies.<name>.snapshot`: an earlier state of a trained policy, such as an opponent in self-play."""
 
     of: Text
-    """The trained policy whose weights it takes. It starts with the same weights."""
+    """The trained policy whose weights the snapshot takes. Both policies start with the same weights."""
 
     every: Count
     """Steps between two refreshes."""
@@ -141,7 +143,7 @@ class SnapshotSpec(Checked):
     K * N, first: N, 2 * N, ...)."""
 
     def due(self, step: int) -> bool:
-        """Whether it takes the weights that its policy has after this step."""
+        """Whether the snapshot takes the weights that the trained policy has after this step."""
         first = self.first or self.every
         return step >= first and (step - first) % self.every == 0
 
@@ -154,17 +156,18 @@ class PolicySpec:
     """false: served from its model path, never updated, without optimiser memory."""
 
     snapshot: SnapshotSpec | None = None
-    """Gives it the weights of a trained policy at an earlier step, and that policy's overrides of model and rollout."""
+    """Gives this policy the weights of a trained policy at an earlier step, and the trained policy's overrides of model
+    and rollout."""
 
     pool: str = DEFAULT_POOL
-    """The pool of `mas.pools` whose GPUs it uses."""
+    """The pool of `mas.pools` whose GPUs the policy uses."""
 
     remote: RemoteSpec | None = None
     """An endpoint that serves the policy. A remote policy is never trained and uses no GPU of the run."""
 
     adapter_of: str | None = None
-    """Makes it a LoRA adapter on the weights of the named policy, its base, which is never trained. A base that is not
-    in `mas.policies` is added."""
+    """Makes this policy a LoRA adapter on the weights of the named policy. The named policy is the base and is never
+    trained. A base that is not in `mas.policies` is added."""
 
     engines: str | None = None
     """The pool whose GPUs serve the policy while the GPUs of `pool` train it, in trainer mode mas_separate_async. If no
@@ -194,7 +197,7 @@ class PolicySpec:
 
     @property
     def is_trained(self) -> bool:
-        """Whether it has an optimiser; a remote policy and a snapshot have none."""
+        """Whether the policy has an optimiser. Frozen policies, remote policies and snapshots have no optimiser."""
         return self.trainable and self.remote is None and self.snapshot is None
 
 
@@ -209,9 +212,9 @@ class PoolSpec:
     """GPUs per node. null: trainer.n_gpus_per_node."""
 
     serving: Literal["auto", "together", "phases"] = "auto"
-    """together: all engines of the pool are awake and share the memory of the GPU. phases: the engines of one policy
-    are awake at a time. auto: together if the memory fractions add up to at most 0.85 and a replica has one GPU, else
-    phases."""
+    """together: all engines of the pool are awake and share the memory of the GPU. phases: only the engines of one
+    policy are awake at any time. auto: together if the memory fractions add up to at most 0.85 and a replica has one
+    GPU, else phases."""
 
     offload: bool = True
     """Move parameters and optimiser of a policy off the GPU while other policies of the pool use it."""
@@ -238,12 +241,12 @@ class BranchSpec(Checked):
 class RewardSpec(Checked):
     """A row's score is team * Outcome.reward + local * reply.reward - penalty.
 
-    A preset sets the three values below as a paper does; a value that is set overrides it.
+    A preset sets `team`, `local` and `penalty_on` as in a paper; a value that the user sets overrides the preset.
     sum: 1, 1, act. dr_mas: 1, 0, act. sparse: 1, 0, none. at_grpo: 1, 1, none (its local reward includes the format).
     """
 
     preset: Literal["sum", "dr_mas", "at_grpo", "sparse"] = "sum"
-    """Values for those of the three settings below that are null."""
+    """Gives the values of `team`, `local` and `penalty_on` that are null."""
 
     team: float | None = None
     """Weight of the session's reward."""
@@ -252,7 +255,8 @@ class RewardSpec(Checked):
     """Weight of the act's own reward."""
 
     penalty_on: Literal["act", "agent", "session", "none"] | None = None
-    """The rows that get the penalty of a malformed act: that act, all of its agent, or all of the session."""
+    """The rows that get the penalty of a malformed act: the row of that act, all rows of its agent in the session, all
+    rows of the session, or no rows."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -288,9 +292,9 @@ class FilterSpec(Checked):
     """uniform: leave out tasks in which no trained row has an advantage, because all groups are uniform (DAPO)."""
 
     by: Literal["score", "team", "acc"] = "score"
-    """Value that is compared. score: the scores of rows, in the groups of the estimator; a task is kept if one row
-    alone has a penalty or an own reward. team: the team rewards of the task's sessions. acc: their accuracies, as in
-    DAPO's code."""
+    """Value that is compared. score: the scores of rows, in the groups of the estimator; the penalty or own reward of
+    a single row is enough to keep a task. team: the team rewards of the task's sessions. acc: the accuracies of the
+    task's sessions, as in DAPO's code."""
 
     keep_share: Annotated[float, Above(0), Range(high=1)] | None = None
     """Keep this share of the tasks: those with the largest standard deviation of the team rewards of their sessions
@@ -300,7 +304,7 @@ class FilterSpec(Checked):
     """Sample further tasks until data.train_batch_size tasks are kept. false: train on the tasks that are left."""
 
     max_rounds: Annotated[int, Range(2, 1000)] = 10
-    """With refill: the most rounds of sampling per step, including the first."""
+    """Maximum number of sampling rounds per step with `refill`, including the first round."""
 
     @property
     def active(self) -> bool:
@@ -318,7 +322,7 @@ class FaultSpec(Checked):
     """Further attempts at a session that failed."""
 
     backoff_s: NotNegative = 0.5
-    """Seconds before the first retry; doubled before each further one."""
+    """Seconds before the first retry; doubled before each further retry."""
 
     act_timeout_s: Positive = 600.0
     """Time limit in seconds for an act, without its tools and its waits for the time slice of its policy
@@ -328,16 +332,18 @@ class FaultSpec(Checked):
     """Time limit in seconds for a session from its start. Its wait for a slot (`mas.max_sessions`) does not count."""
 
     max_acts: Count = 256
-    """The most acts per session."""
+    """Maximum number of acts per session."""
 
     max_probe_acts: Count = 16384
-    """The most probe acts per session, which only measure how candidates end. They do not count in `max_acts`."""
+    """Maximum number of probe acts per session. Probe acts only measure how candidates end, and do not count towards
+    `max_acts`."""
 
     max_dropped_share: Share = 0.5
     """The run ends if a larger share of the sessions of a step, or of a validation, failed."""
 
     max_timeout_share: Share = 0.01
-    """The run ends if a larger share of the sessions of a validation timed out, because its score would be too low."""
+    """The run ends if a larger share of the sessions of a validation timed out, because the validation score would be
+    too low."""
 
 
 @dataclass
@@ -351,21 +357,21 @@ class TrajectorySpec:
     """null: <trainer.default_local_dir>/trajectories."""
 
     format: Literal["zst", "jsonl"] = "zst"
-    """zst: compressed Parquet files when a step has ended. jsonl: plain lines."""
+    """zst: the records are compressed into Parquet files when a step has ended. jsonl: they stay plain JSON lines."""
 
     sampling_rate: Share = 1.0
     """The share of sessions that is written, in addition to all sessions with a fault and to the best and the worst
-    session of each group. It selects the same sessions in every run."""
+    session of each group. At the same rate, every run selects the same sessions."""
 
     max_gib: Positive | None = 10.0
-    """The largest size of the folder; null: no limit. The sampling rate is halved when half of this size is used, and
-    again whenever half of the rest is used."""
+    """Maximum size of the folder in GiB; null: no limit. The sampling rate is halved when half of this size is used,
+    and again whenever half of the remaining size is used."""
 
     tokens: bool = True
     """Whether records have the sampled tokens of acts, with log-probs."""
 
     max_text_chars: Count | None = None
-    """Longer texts are cut to this length."""
+    """Maximum length of a text in characters; longer texts are cut. null: no limit."""
 
 
 @dataclass
@@ -427,5 +433,5 @@ class MasConfig:
     in the loss."""
 
     shared_prefixes: Literal["auto"] | bool | None = None
-    """Compute common prefixes of rows only once in training. auto: if the model is supported and it saves work. true:
-    refuse a model that is not supported. null: auto on the CPU, else false."""
+    """Compute common prefixes of rows only once in training. auto: if the model is supported and sharing saves work.
+    true: refuse a model that is not supported. null: auto on the CPU, else false."""

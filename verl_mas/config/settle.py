@@ -34,8 +34,8 @@ def _set(config: DictConfig, values: Mapping[str, object]) -> str:
 
 
 def _mode(config: DictConfig) -> Iterator[str]:
-    """Replace verl's asynchronous mode by the team's, with the settings of `+mas/mode=` that the command does not
-    set."""
+    """Replace verl's asynchronous mode by the team's mode, and add the settings of `+mas/mode=` that the command does
+    not set."""
     mode = OmegaConf.select(config, KEY)
     if mode not in OF_VERL:
         return
@@ -75,7 +75,8 @@ def _sum_norm(config: DictConfig) -> Iterator[str]:  # patch: sum-norm-factor
 
 
 def _filter(config: DictConfig) -> Iterator[str]:
-    """Replace verl's filter, which drops a task if all its rows agree, by the team's, which compares rows per agent."""
+    """Replace verl's filter, which drops a task if all its rows agree, by the team's filter, which compares the rows
+    of each agent separately."""
     if OmegaConf.select(config, "algorithm.filter_groups.enable"):
         values: dict[str, object] = {"mas.filter.drop": "uniform", "mas.filter.refill": True}
         _set(config, {"algorithm.filter_groups.enable": False})

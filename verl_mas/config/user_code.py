@@ -1,4 +1,4 @@
-"""Loads files and modules of the user. Every process that needs their registrations loads them."""
+"""Loads files and modules of the user. They are loaded in every process that needs the entries they register."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def load_user_code(mas: MasConfig) -> None:
 
 
 def load_module(where: str, setting: str) -> ModuleType:
-    """Load `my_file.py` or `my_package.my_module`, once per process. Exceptions of its code are raised unchanged."""
+    """Load `my_file.py` or `my_package.my_module`, once per process. Exceptions of the loaded code are raised
+    unchanged, except ModuleNotFoundError, which becomes a ConfigError."""
     try:
         return _load_file(where, setting) if where.endswith(".py") else _import(where, setting)
     except ModuleNotFoundError as error:

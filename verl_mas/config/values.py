@@ -1,4 +1,4 @@
-"""Validates the values of a user by the types, ranges and choices of dataclass fields, and makes the dataclasses.
+"""Validates a user's values against the types, ranges and choices of dataclass fields, and makes the dataclasses.
 
 Examples of fields: `k: Annotated[int, Range(1)]`, `score: Literal["em", "f1"]`. A field of any other type, such as a
 class of the user or `Callable`, accepts any value.
@@ -128,7 +128,7 @@ def check_fields(made: object, path: str) -> None:
     reader, hints = _Reader(), settable(type(made))
     for item in fields(made):
         value = getattr(made, item.name)
-        # A default may be None although the annotation has no `| None`.
+        # Do not check a default of None, because it is allowed even if the annotation has no `| None`.
         if item.name in hints and not (value is None and item.default is None):
             reader.read(hints[item.name], value, f"{path}.{item.name}")
     raise_all(reader.errors)
@@ -228,7 +228,7 @@ class _Reader:
         kind = cast(type, kind)
         if not is_typeddict(kind) and isinstance(value, kind):
             return value
-        # `policies: {solver: null}` names a policy without settings.
+        # `policies: {solver: null}` names a policy without settings, so None is an empty mapping.
         value = {} if value is None else value
         if not isinstance(value, Mapping):
             return self._refuse(kind, value, path)
@@ -254,7 +254,7 @@ class _Reader:
             return _REFUSED
         try:
             return kind(**found)
-        except ConfigError as error:  # a rule between fields, in its __post_init__
+        except ConfigError as error:  # from `__post_init__`, which checks fields against each other
             self.errors.append(error)
             return _REFUSED
 
@@ -277,7 +277,7 @@ def settable(kind: Hint) -> dict[str, Hint]:
 
 
 def _simple(core: Hint, value: object, path: str) -> object:
-    """Read a scalar, a choice, or a value of the first type of a union that accepts it."""
+    """Read a scalar, a choice or a union. The first type of the union that accepts the value reads it."""
     if get_origin(core) is Literal:
         return value if any(type(value) is type(choice) and value == choice for choice in get_args(core)) else _REFUSED
     if core is str or core is bool or (_is_scalar(core) and isinstance(value, bool)):

@@ -43,9 +43,9 @@ ALSO_READ: Mapping[str, tuple[str, ...]] = {
 }
 RAY_INIT = "ray_kwargs.ray_init"
 ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
-DEFAULT_ATTENTION = "flash_attention_2"  # if it is not set (`HFModelConfig` of verl 0.9.1)
+DEFAULT_ATTENTION = "flash_attention_2"  # the default of ATTENTION in `HFModelConfig` of verl 0.9.1
 # Tokens of a critic's micro batch if `critic.ppo_infer_max_token_len_per_gpu` is not set. verl's V1 trainer reads only
-# this setting for a critic, also for its updates.
+# this setting for a critic, even for the critic's updates.
 CRITIC_TOKENS = 32768
 _ABSENT = object()
 
@@ -116,8 +116,8 @@ class SettingsSection:
 
 
 class SettingDifference(NamedTuple):
-    """A value that differs from verl's default, or a key that verl does not have. `section` is verl's section with the
-    key."""
+    """A value that differs from verl's default, or a key that verl does not have. `section` is the section of verl's
+    configuration in which the key is, or would be."""
 
     path: str
     section: SettingsSection
@@ -129,7 +129,8 @@ class SettingDifference(NamedTuple):
 
 
 def differences(raw: Tree, section: SettingsSection, path: str = "") -> Iterator[SettingDifference]:
-    """Find every value that differs from verl's YAML, and every unknown key. `raw`: plain data, with interpolations."""
+    """Find every value that differs from verl's YAML, and every unknown key. `raw` is plain data whose
+    interpolations are not resolved."""
     for key, value in raw.items():
         if section.yaml.get(key, _ABSENT) == value:
             continue
@@ -142,7 +143,7 @@ def differences(raw: Tree, section: SettingsSection, path: str = "") -> Iterator
 
 @cache
 def verl_settings(engine: str = "dp") -> SettingsSection:
-    """verl's default configuration. Its release has one generated file for each `model_engine`."""
+    """verl's default configuration. A release of verl has one generated file for each `model_engine`."""
     folder = folder_of("verl") / "trainer" / "config"
     file = folder / f"_generated_ppo_{engine}_trainer.yaml"
     own = read_yaml(file if file.exists() else folder / "_generated_ppo_trainer.yaml")
@@ -152,12 +153,12 @@ def verl_settings(engine: str = "dp") -> SettingsSection:
 
 
 def settings_of(config: DictConfig) -> SettingsSection:
-    """The settings of the engine with which the configuration trains."""
+    """verl's default configuration for the training engine that a configuration selects."""
     return verl_settings(str(config.get("model_engine", "dp")))
 
 
 def section_at(path: str, root: SettingsSection) -> SettingsSection | None:
-    """The section with fixed keys at a path; None if there is none."""
+    """The section with fixed keys at a path; None if the path has no such section."""
     section: SettingsSection | None = root
     for key in path.split(".") if path else ():
         section = section.below(key) if section and section.knows(key) else None

@@ -33,7 +33,7 @@ class Prepared:
 
     train: Sequence[Item]
     test: Sequence[Item]
-    validation: Sequence[Item]  # the part of the test set that is run during training
+    validation: Sequence[Item]  # the part of the test set on which a run validates during training
     # Data set -> its facts, such as repository or file, revision and number of rows read.
     sources: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     details: Mapping[str, object] = field(default_factory=dict)  # further content of the manifest
@@ -90,7 +90,7 @@ Loader: TypeAlias = Callable[[PublicSet], tuple[Rows, str]]
 
 
 class DataSet:
-    """Override both methods. The class's docstring is the help text."""
+    """Base class of data sets. A subclass overrides both methods, and its docstring is the help text."""
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add options to the parser, which already has --out, the folder to write."""

@@ -25,7 +25,7 @@ QUESTION_FIELDS, ANSWER_FIELDS = ("problem", "question"), ("answer", "golden_ans
 
 @dataclass(frozen=True)
 class Item:
-    """A question with its ground truth: a text in math, a list of accepted answers in search."""
+    """A question with its ground truth, which is a string for math and a list of accepted answers for search."""
 
     question: str
     truth: str | list[str]
@@ -115,7 +115,8 @@ def sampled(every: Sequence[T], count: int | None, rng: random.Random, *, kind: 
 
 
 def with_next(items: Sequence[Kind]) -> list[tuple[Kind, Kind]]:
-    """Pair each item with the one after it, and the last with the first, for controls that mix up related parts."""
+    """Pair each item with the next item, and the last item with the first. Controls use the pairs to mix up parts that
+    belong together."""
     return list(zip(items, [*items[1:], *items[:1]], strict=True))
 
 

@@ -19,7 +19,7 @@ from verl_mas.errors import DataError
 from verl_mas.verl_.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, RAW_PROMPT, REWARD_MODEL
 from verl_mas.verl_.types import Fields
 
-# verl's columns (data.prompt_key and data.image_key), and the placeholder of an image in a prompt.
+# verl's default columns (data.prompt_key and data.image_key), and the placeholder of an image in a prompt.
 PROMPT, IMAGES, IMAGE = "prompt", "images", "<image>"
 CSV = {".csv": ",", ".tsv": "\t"}
 FORMATS = (".jsonl", ".jsonl.gz", ".json", ".csv", ".tsv", ".parquet", ".arrow")
@@ -219,7 +219,7 @@ def _given(messages: Sequence[object], what: str) -> list[dict[str, str]]:
 
 
 def _answer(row: Row, form: RowFormat, place: str) -> object:
-    """Read the ground truth of a row. A number becomes a text, so that the column has one type."""
+    """Read the ground truth of a row. A number becomes a string, so that the column has one type."""
     if form.answer is None:
         return ""
     value = _value(row, form.answer, place)

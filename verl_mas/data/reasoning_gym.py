@@ -1,4 +1,4 @@
-"""reasoning-gym's single-turn tasks for any workflow: rows that name an item, and its verifier as reward function.
+"""reasoning-gym's single-turn tasks for any workflow. A row names an item, whose verifier is the reward function.
 
 verl-mas data reasoning_gym maze --out runs/maze
 ... reward.custom_reward_function.path=pkg://verl_mas.data.reasoning_gym
@@ -17,8 +17,8 @@ from verl_mas.util.splits import TRAIN, split_of
 from verl_mas.workflow.client import DatasetFields
 from verl_mas.workflow.codecs import Boxed
 
-CHECKSUM = "checksum"  # of the question; the world's fields of a row name its item
-_PATIENCE = 1_000  # repeats in a row after which no new question is expected
+CHECKSUM = "checksum"  # field of a row with the checksum of its question; the fields of `world` name the item
+_PATIENCE = 1_000  # consecutive items without a new question after which the search ends
 _STRIDE = 10_000_000  # item numbers per training seed; the first _STRIDE numbers belong to the test split
 
 

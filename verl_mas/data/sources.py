@@ -42,7 +42,7 @@ class RowSource:
     expected: int | None = None
 
     def read(self) -> Iterator[Row]:
-        """Read the rows. A set without rows, or with another number of rows than the published one, is refused."""
+        """Read the rows. Raises DataError if the set has no rows, or if their number is not the published number."""
         count, digest = 0, hashlib.sha256()
         for row in self.rows:
             digest.update(as_bytes(row))

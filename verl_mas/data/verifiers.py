@@ -1,4 +1,4 @@
-"""Reward function that uses only the scorer of a taskset of verifiers, so that it can score the answer of any team.
+"""Reward function that uses only the scorer of a taskset of the package verifiers, so it can score any team's answer.
 
 verl-mas data verifiers textarena --options game=Hangman-v0 --out runs/hangman
 ... reward.custom_reward_function.path=pkg://verl_mas.data.verifiers

@@ -68,7 +68,7 @@ class AdapterServer(Server):
         return read_table(self.config.custom)
 
     async def generate(self, *args: Passed, adapter: str | None = None, **kwargs: Passed) -> TokenOutput:
-        # vLLM's engine would end at a request whose adapter is not loaded.
+        # Check the adapter first, because vLLM's engine would crash at a request whose adapter is not loaded.
         require(adapter, self.adapters, ready=self.updates > 0)
         with using_adapter(adapter):
             return await super().generate(*args, **kwargs)
@@ -100,5 +100,5 @@ _BETWEEN = "\0"
 
 
 def stream_name(policy: str, key: str) -> str:
-    """Name a tensor of a policy's adapter in a push; `key` is its key in PEFT's state dict."""
+    """Name a tensor of a policy's adapter in a weight update; `key` is the tensor's key in PEFT's state dict."""
     return f"{policy}{_BETWEEN}{key}"

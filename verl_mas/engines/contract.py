@@ -1,7 +1,8 @@
 """Versions of an engine that verl-mas was compared with, and the features that an installed version lacks.
 
-`scripts/engine_names` lists the names of engines that verl-mas uses. A nightly test searches the wheels of these
-versions for the names. It reads the source files and does not import them.
+`scripts/engine_names` lists the names in the engines' code that verl-mas uses, such as classes and parameters. A
+nightly test searches the wheels of these versions for the names. The test reads the source files and does not import
+them.
 """
 
 from __future__ import annotations

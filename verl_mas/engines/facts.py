@@ -19,12 +19,12 @@ from verl_mas.errors import ConfigError
 from verl_mas.verl_.registries import set_adapter
 
 PORTS_PER_POLICY = 500
-HIGHEST_PORT = 65535 - 10000  # SGLang 0.5.12 also uses the port 10000 above the first one
+HIGHEST_PORT = 65535 - 10000  # SGLang 0.5.12 also uses the port that is 10000 above its first port
 
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """How an engine uses GPU memory and host memory. The plan estimates an engine without these facts with the
+    """How an engine uses GPU memory and host memory. For an engine without these facts, the plan uses the
     defaults."""
 
     # Meaning of `rollout.gpu_memory_utilization`. True: a share of the memory that is free when the engine starts; it
@@ -47,7 +47,7 @@ class EngineFacts:
     package: str | None = None
     # The shell command that installs the engine as an extra of verl-mas. None: there is no such extra.
     install: str | None = None
-    # The versions of the engine that were compared with the names that verl-mas uses. None: none was compared.
+    # The versions of the engine that were compared with the names that verl-mas uses. None: no version was compared.
     contract: Contract | None = None
     # Whether the engine reserves the share `rollout.gpu_memory_utilization` of a GPU when it starts.
     gpu_fraction: bool = False
@@ -85,8 +85,8 @@ class EngineFacts:
     # (`mas.policies.<name>.adapter_of`).
     many_adapters: bool = False
     # Whether the engine can continue a reply that an abort interrupted. Its `generate` then has the parameter `drawn`:
-    # the number of tokens at the end of the prompt that belong to the reply. It continues with the reply's next random
-    # numbers, and it finds a stop string that began before the abort.
+    # the number of tokens at the end of the prompt that belong to the reply. The engine continues with the reply's next
+    # random numbers, and finds a stop string that began before the abort.
     resumes: bool = False
     # Raises ConfigError for a value in `rollout.engine_kwargs` that the engine does not accept.
     check_options: Callable[[Mapping[str, Mapping[str, object]]], object] | None = None
@@ -148,8 +148,8 @@ def load_class(path: str) -> type[object]:
 
 
 def fill(registers: str, module: ModuleType) -> None:
-    """Add all engines to verl's list in `module`, each with its function `register_replica` or `register_adapter`, as
-    `registers` says."""
+    """Add all engines to verl's list in `module`. `registers` is the field of EngineFacts with the function that adds
+    an engine: `register_replica` or `register_adapter`."""
     for name in ENGINES:
         if register := getattr(ENGINES[name], registers):
             register(module)
@@ -187,7 +187,7 @@ def set_options(view: DictConfig, index: int, shared: bool) -> None:
 
 def head_size(model: str) -> int | None:
     """Read the size of the attention heads from a model's `config.json`. Return None if there is no such file, or if
-    the heads have no single size (latent attention)."""
+    the heads do not all have one size, as in latent attention."""
     settings = Path(model).expanduser() / "config.json"
     if not settings.is_file():
         return None

@@ -44,7 +44,7 @@ class RayWeights(CheckpointEngine):
     def build_topology(  # type: ignore[override]  # `prepare` returns a type of this engine
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[Actor]
     ) -> tuple[dict[str, list[object]], dict[str, list[object]]]:
-        """Let the first training process send to all engines, and the others to none."""
+        """Let the first training process send to all engines, and the other training processes to no engine."""
         senders: list[object] = [metadata[actor_wg_world_size:], *([()] * (actor_wg_world_size - 1))]
         return {"receivers": senders}, {"receivers": [()] * rollout_world_size}
 
@@ -57,7 +57,7 @@ class RayWeights(CheckpointEngine):
     async def send_weights(self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None) -> None:
         if not self._receivers:
             for _ in weights:
-                """Discard the tensor, but gather it, because every worker must take part in that."""
+                """Gather the tensor, because gathering needs every worker, and discard it."""
             return
         async for bucket in pack(weights, self.bucket_size):
             waiting = await self._each("put", ray.put(bucket))

@@ -30,7 +30,7 @@ ENDPOINT_NAMES = frozenset(
 )
 NEED_TOKENIZER = ("stop", "stop_regex", "min_new_tokens")
 THINKING = "thinking_token_budget"
-# Parts of a request that every request already has.
+# Settings that are refused, because every request already has its own value.
 SET_FOR_EVERY_REQUEST = frozenset(
     "detokenize flat_logprobs messages model output_kind prompt_logprobs stream stream_options tools".split()
 )
@@ -73,7 +73,8 @@ def converted(given: Mapping[str, object], path: str) -> dict[str, object]:
 
 
 def engine_errors(given: Mapping[str, object], rollout: DictConfig, path: str) -> Iterator[ConfigError]:
-    """Find flat settings that a policy's engine refuses because of its configuration. Errors name them by `path`."""
+    """Find flat settings that a policy's engine refuses because of its configuration. Errors name the settings by
+    `path`."""
     facts, budget = facts_of(str(rollout.name)), given.get(THINKING)
     options = rollout.engine_kwargs.get(rollout.name) or {} if budget is not None else {}
     if budget is not None and facts.thinking_fix and (fix := facts.thinking_fix(options)):

@@ -11,8 +11,8 @@ from verl_mas.config.run import R, Run, View
 from verl_mas.engines.facts import facts_of
 from verl_mas.engines.platform import DEVICE as CPU
 
-# Largest share of a GPU that engines may reserve: all engines of a pool if they are awake together, each single engine
-# if they take turns in phases. CUDA contexts, CUDA graphs and trainers need the rest.
+# Largest share of a GPU that engines may reserve. It limits the sum over a pool's engines if they are awake together,
+# and each single engine if they take turns in phases. CUDA contexts, CUDA graphs and trainers need the rest.
 MOST = 0.85
 
 
@@ -32,8 +32,8 @@ class ServingChoice:
 
 
 def choose(shares: Sequence[Share]) -> ServingChoice:
-    """Keep engines awake together if they fit. In phases, every change of engines is a barrier, at a cost that was not
-    measured."""
+    """Keep engines awake together if they fit. In phases, every change of engines is a barrier, and the cost of this
+    barrier was not measured."""
     total, widest = sum(share.fraction for share in shares), max(share.gpus for share in shares)
     if total > MOST + 1e-9:
         reason = f"the memory fractions add up to {total:g}, above {MOST:g}"
@@ -71,15 +71,15 @@ def resolve_serving(run: R) -> R:
 
 
 def start_together(run: Run, pool: str) -> bool:
-    """Whether policies of a pool may start at the same time: all of their engines fit awake, and none measures the free
-    memory of a GPU. In `run`, `serving: auto` must be resolved already."""
+    """Whether policies of a pool may start at the same time. They may if their engines are not time-sliced and no
+    engine measures the free memory of a GPU. In `run`, `serving: auto` must be resolved already."""
     views = [run.view(name) for name in served_on(run.mas, pool)]
     measures = [facts_of(view.engine).gpu_fraction and cache_bytes(view) is None for view in views]
     return bool(views) and not any(measures) and not time_sliced(run.mas, pool)
 
 
 def cache_bytes(view: View) -> int | None:
-    """Bytes of the KV cache on a GPU, if the options of the engine say so; else None."""
+    """Bytes of the KV cache per GPU if an option of the engine sets them; else None."""
     option = facts_of(view.engine).cache_option
     size = view.get(f"rollout.engine_kwargs.{view.engine}.{option}") if option else None
     return int(size) if size else None

@@ -35,7 +35,8 @@ EngineClass: TypeAlias = Untyped
 # `abort_all_requests`, `wake_up` and `resume_generation` cannot start (verl-project/verl#7990). An open call of an
 # async actor is a coroutine and takes no thread.
 OUTSTANDING = 100_000
-# Policies start in parallel, and verl's loader of SGLang sets an environment variable while it imports.
+# Engines are loaded under this lock, because policies start in parallel and verl's loader of SGLang sets an environment
+# variable while it imports.
 _loading = Lock()
 
 

@@ -27,7 +27,7 @@ class AdapterExtension(vLLMColocateWorkerExtension):
 
     def __new__(cls, **kwargs: Passed) -> AdapterExtension:
         # verl 0.9.1 calls `get_unstacked_mapper` for every adapter. From vLLM 0.29 on its name is `get_rename_mapper`.
-        # vLLM 0.24 has neither, and verl then does not call it.
+        # vLLM 0.24 has neither method, and verl then calls neither.
         if hasattr(WeightsMapper, "get_rename_mapper") and not hasattr(WeightsMapper, "get_unstacked_mapper"):
             WeightsMapper.get_unstacked_mapper = WeightsMapper.get_rename_mapper
         extension: AdapterExtension = super().__new__(cls, **kwargs)
@@ -53,8 +53,8 @@ class AdapterExtension(vLLMColocateWorkerExtension):
             self.add_lora(TensorLoRARequest(lora_name=policy, lora_int_id=number, lora_path=PATH, **own))
 
     def _require_modules(self, policy: str, tensors: dict[str, torch.Tensor]) -> None:
-        """Raise EngineLost for weights of modules on which vLLM has no adapters: it would load them and never use
-        them."""
+        """Raise EngineLost for weights of modules on which vLLM has no adapters, because vLLM would load such weights
+        and never use them."""
         manager = self.model_runner.lora_manager._adapter_manager  # noqa: SLF001  as verl does
         packed = manager.packed_modules_mapping
         parts = [part for name in manager.supported_lora_modules for part in packed.get(name, [name])]

@@ -1,1 +1,1 @@
-"""Teams of other frameworks: an endpoint of the run, whose requests are acts of a session."""
+"""Teams of other frameworks. They send requests to an endpoint of the run, and each request is an act of a session."""

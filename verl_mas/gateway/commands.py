@@ -59,9 +59,9 @@ class Command:
     preload: tuple[str, ...] = ()
 
     async def play(self, task: JsonObject, variables: Mapping[str, str]) -> JsonObject:
-        """Run the command in a new process and return its outcome, one JSON object that it writes on the descriptor
-        $VERL_MAS_OUTCOME_FD. It gets the task on stdin and in $VERL_MAS_TASK. When it ends, all processes of its group
-        are ended, too."""
+        """Run the command in a new process and return its outcome, one JSON object that the command writes on the
+        descriptor $VERL_MAS_OUTCOME_FD. The command gets the task on stdin and in $VERL_MAS_TASK. When the command
+        ends, all processes of its group are ended, too."""
         name, text = self.argv[0], json.dumps(task, default=plain)
         # Linux refuses longer variables, so a long task is only on stdin.
         small = {"VERL_MAS_TASK": text} if len(text) < MOST_VARIABLE else {}

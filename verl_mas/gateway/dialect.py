@@ -1,4 +1,4 @@
-"""Common parts of the HTTP protocols of programs: the request after parsing, and the act as the program gets it."""
+"""Common parts of the HTTP protocols of programs: the parsed request, and the act in the form that a program gets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The fork server of programs. It imports the packages that the file of a Python program imports, and each session
 runs in a fork of this server. Any other command runs in a fork of a server that has imported no packages.
 
-The file itself and modules of the user run only in the fork, because they may create clients with the session's address
+The file itself and the user's modules run only in the fork, because they may create clients with the session's address
 and key. This module needs only the standard library, so that any interpreter can run it.
 """
 
@@ -38,8 +38,8 @@ from verl_mas.util.fork_server import (
 INSTALLED = re.compile(rf"/(site|dist)-packages(/|$)|^{re.escape(os.path.dirname(os.path.realpath(os.__file__)))}/")
 # Objects that decide which modules are imported. Statements that begin with one of these names are executed, too.
 SETTINGS = ("sys.path", "os.environ")
-# Parts of the mark. In the fork server, each variable that differs per session has a value with the mark, which is
-# these parts joined by a hyphen.
+# The mark is these parts joined by a hyphen. In the fork server, the value of each environment variable that differs
+# per session contains the mark.
 MARK = ("verl-mas", "preload.invalid")
 # Modules with a random state of their own. Each fork seeds them again, because it inherits the state of the server.
 SEEDED = ("numpy.random", "torch")
@@ -136,7 +136,8 @@ def imported(file: str, seen: set[str]) -> Iterator[str]:
 
 def _statements(body: Sequence[ast.stmt], needed: bool = True) -> Iterator[tuple[ast.stmt, bool]]:
     """Yield the import statements of a file, and the statements that change SETTINGS, in their order. Each statement
-    comes with a bool: whether its failure is reported. False for imports in `try`, and for changes of SETTINGS."""
+    comes with a bool: whether its failure is reported. Failures of imports in `try` and of changes of SETTINGS are not
+    reported."""
     for node in body:
         if isinstance(node, ast.Import):
             yield from ((ast.copy_location(ast.Import([alias]), node), needed) for alias in node.names)
@@ -152,7 +153,7 @@ def _executed(node: ast.stmt, file: str, names: dict[str, object]) -> str:
     """Execute a statement; return the traceback if it fails."""
     try:
         exec(compile(ast.Module([node], []), file, "exec", dont_inherit=True), names)
-    except BaseException as error:  # noqa: BLE001  boundary: the session fails as well, or the program handles it
+    except BaseException as error:  # noqa: BLE001  boundary: a session will report it, or the program handles it
         frames = error.__traceback__.tb_next if error.__traceback__ else None
         return "".join(traceback.format_exception(type(error), error, frames))
     return ""
@@ -228,5 +229,5 @@ def _referents(holder: object) -> Iterator[object]:
 
 
 def _trial() -> None:
-    """Use an event loop, a thread and the resolver. It runs in a fork, to test whether they work there."""
+    """Use an event loop, a thread and the resolver. A fork runs this function, to test whether all three work in it."""
     asyncio.run(asyncio.to_thread(socket.getaddrinfo, "127.0.0.1", 80))

@@ -48,8 +48,8 @@ def isolated(descriptor: int, program: Callable[[], object]) -> None:
 
 
 def played(descriptor: int, writes: int, program: Callable[[], object], *, apart: bool) -> int:
-    """Run the program in a child process and return its status. This process is the init process of the namespace: when
-    it ends, the kernel kills all other processes in the namespace."""
+    """Run the program in a child process and return its status. If the program has its own PID namespace (`apart`),
+    this process is its init process: when it ends, the kernel kills all other processes in the namespace."""
     die_with_parent(os.getppid())
     if apart:
         libc.mount(None, b"/", None, RECURSIVE | PRIVATE, None)

@@ -1,4 +1,4 @@
-"""Compares messages. A program may send a reply back in a spelling that differs from the one that it received."""
+"""Compares messages. A program may send a reply back in a spelling that differs from the spelling that it received."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from verl_mas.gateway.endpoints.openai import calls_of, text_of
 from verl_mas.workflow.client import Message, ToolCall
 
-# A chat template may write `<think>` itself, so that a reply contains only `</think>`.
+# A chat template may write `<think>` into the prompt. A reply then contains only `</think>`.
 THOUGHT = re.compile(r"\A(?:\s*<think>)?.*?</think>\s*", re.DOTALL)
 
 
@@ -54,8 +54,8 @@ def spellings(served: Canonical, stopped_by: str | None = None, *, thinking: boo
 
 
 def difference(known: Sequence[Canonical], given: Sequence[Canonical], start: int) -> str:
-    """Describe the first difference between two transcripts, which are equal up to message `start`. The description
-    explains why a request started a new row."""
+    """Describe the first difference between two transcripts, to explain why a request started a new row. Both
+    transcripts are equal before message `start`; `known` and `given` are their messages from `start` on."""
     if not given:
         return "it was asked before"
     if not known:

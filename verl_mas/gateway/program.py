@@ -56,8 +56,8 @@ class Program(Workflow, Rules):
         raise NotImplementedError
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        # Import the server only now and in a thread, because it takes a moment, and a command-line tool, a check and a
-        # run without programs do not need it.
+        # Import the server only when a program runs, because command-line tools, checks and runs without programs do
+        # not need it. The import takes a moment, so do it in a thread.
         served = (await asyncio.to_thread(import_module, "verl_mas.gateway.server")).served
         session = self.session_kind(team, self.agents, self)
         async with served(session) as address:
@@ -104,8 +104,8 @@ class FunctionProgram(Program):
 def program(*, agents: Sequence[str]) -> Callable[[Function], type[FunctionProgram]]:
     """Make a workflow of a program, which is a function of a task and a gateway. `agents` are the names of its models.
 
-    The function returns a reward, a text (the answer, which verl's reward function scores), an Outcome, a mapping like
-    `{"reward": 1.0, "info": {"acc": 1.0}}`, or None (the last reply is the answer).
+    The function returns a reward, a string (the answer, which verl's reward function scores), an Outcome, a mapping
+    like `{"reward": 1.0, "info": {"acc": 1.0}}`, or None (the last reply is the answer).
     """
 
     def made(function: Function) -> type[FunctionProgram]:
@@ -117,8 +117,8 @@ def program(*, agents: Sequence[str]) -> Callable[[Function], type[FunctionProgr
 
 
 def _importable(function: Function) -> bool:
-    """Whether another process can load the function from its file. A function in a notebook, a script or another
-    function cannot be loaded."""
+    """Whether another process can load the function from its file. A function that is defined in a notebook, in a
+    script or inside another function cannot be loaded."""
     named = function.__module__ != "__main__" and function.__qualname__ == function.__name__
     return named and os.path.isfile(function.__code__.co_filename)
 

@@ -131,8 +131,8 @@ class Runner:
 
     async def run(self) -> None:
         loop, parent = asyncio.get_running_loop(), os.getppid()
-        # If a program forks and its child also returns, the child is a copy of the runner. It must exit, and not
-        # continue sessions.
+        # If a program forks and the child process also returns from the program, the child is a copy of the runner. The
+        # child must exit, because it would otherwise continue the runner's sessions.
         os.register_at_fork(after_in_child=lambda: setattr(loop, "_run_once", end_copy))
         threading.Thread(target=self._read, args=(loop,), daemon=True).start()
         # Another process may have inherited the write end of stdin and keep it open after the worker has ended, so the
@@ -198,8 +198,8 @@ def _plain(value: object) -> object:
 
 
 def main() -> None:
-    # Replace the folder of this file on the path. Its modules would hide modules of the same name that belong to a
-    # program.
+    # Replace the folder of this file on `sys.path`, because modules in this folder would hide a program's modules of
+    # the same name.
     sys.path[0] = os.getcwd()
     if sys.argv[1:]:
         load(*sys.argv[1:])  # an exception says why the function cannot be loaded

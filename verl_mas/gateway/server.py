@@ -186,7 +186,8 @@ async def read_body(request: Request) -> bytes:
 
 
 async def _reply(request: Request, exchange: Exchange) -> Served:
-    """Wait for the reply as long as the client is connected. The act continues if the client disconnects."""
+    """Wait for the reply as long as the client is connected. If the client disconnects, the act continues for
+    `grace_s`, so that the client can send its request again."""
     try:
         return await while_connected(request, asyncio.shield(exchange.act))
     except asyncio.CancelledError:

@@ -41,8 +41,8 @@ class Rules:
     `{*:solver}`."""
 
     thinking: Literal["keep", "drop"] = "keep"
-    """The effect of a program that leaves the thought of a reply out of its history. keep: later turns still see the
-    thought, in the same row. drop: later turns start a new row without the thought."""
+    """How requests are handled if a program removes the thought of a reply from its history. keep: later turns still
+    see the thought, in the same row. drop: later turns start a new row without the thought."""
 
     typed: dict[str, Annotated[int, Range(2, 64)]] = field(default_factory=dict)
     """Maximum number of attempts of an agent at a reply that fits the JSON schema of its request: `{solver: 4}`.
@@ -52,10 +52,11 @@ class Rules:
     """Faults that the program may handle. Any other fault fails the session, whatever the program returns."""
 
     grace_s: NotNegative = 10.0
-    """Seconds in which a client that is gone may send its request again, before the act is cancelled."""
+    """Seconds in which a client that has disconnected may send its request again, before the act is cancelled."""
 
     in_flight: Count = 64
-    """Maximum number of concurrent requests of a session. Clients of further requests are asked to try again."""
+    """Maximum number of concurrent requests of a session. Further requests get the status 429, which asks their
+    clients to retry."""
 
 
 @dataclass(eq=False)
@@ -94,7 +95,7 @@ class GatewaySession:
         self._transcripts: dict[str, Sequence[Message]] = {}  # transcripts by the id of their last reply
         self._tip_of: dict[Reply, Tip] = {}
         self._named, self._acts, self._calls, self._call_ids = secrets.token_hex(6), count(), count(), set[str]()
-        # Acts run in this context, which has the clocks of the session. The context of a connection does not have them.
+        # Acts run in this context, because it has the session's clocks, which the context of a connection lacks.
         self._context = contextvars.copy_context()
 
     @contextmanager

@@ -14,7 +14,7 @@ ON_TEXT: ContextVar[Callable[[str], None] | None] = ContextVar("on_text", defaul
 
 @dataclass(frozen=True)
 class ActText:
-    """New text of an act. `act` numbers the generations of the session, as texts of several agents may alternate.
+    """New text of an act. Texts of several agents may alternate, so `act` counts the generations of the session.
 
     The first ActText of an act has no text, and the one with `last` ends the act.
     """

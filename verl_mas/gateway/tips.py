@@ -30,7 +30,7 @@ class Tip:
 
     @property
     def end(self) -> str | None:
-        """Why no request can continue the row after this act; None if a request can."""
+        """The reason why no request can continue the row after this act; None if a request can continue it."""
         generation = self.reply.generation
         if generation.full:
             return "its row is full"
@@ -67,11 +67,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Found:
-    """The act `tip` that a request continues; None if the request continues no act.
+    """The act `tip` that a request continues; `tip` is None if the request continues no act.
 
-    The first `known` messages of the request are those of `tip`. If `same_row` is true, the request continues the row
-    of `tip`. Otherwise it begins a new row, whose prompt is the tokens of that row so far. `origin` is the reason, in
-    words.
+    The first `known` messages of the request are the messages of `tip`. If `same_row` is true, the request continues
+    the row of `tip`. Otherwise it begins a new row, whose prompt begins with the tokens of that row up to the reply of
+    `tip`. `origin` says in words why the request continues a row or begins a new row.
     """
 
     origin: str
@@ -87,8 +87,8 @@ class Found:
         return Continuation(reply.generation, len(self.tip.messages), reply.row if self.same_row else None)
 
     def messages(self, given: Sequence[Message]) -> list[Message]:
-        """The messages of the request, as the engine gets them. The known messages are those of `tip`, because they
-        match the tokens of its row. The program may have spelled them differently."""
+        """The messages of the request, as the engine gets them. The known messages are taken from `tip`, because these
+        match the tokens of its row, and the program may have spelled its own copies differently."""
         return [*(self.tip.messages if self.tip else ()), *given[self.known :]]
 
     @contextmanager
@@ -110,8 +110,8 @@ class Tips:
         self._roots: dict[tuple[str, str], Node] = {}
 
     def find(self, agent: str, tools: str, given: Sequence[Canonical]) -> Found:
-        """Find the act that the request `given` continues. Its transcript, which ends with its reply, is the longest
-        known prefix of `given`."""
+        """Find the act that the request `given` continues. The transcript of this act, which includes its reply, is the
+        longest known prefix of `given` that can be continued."""
         if given[-1].role == "assistant":
             # The agent replies to the last message, and it cannot reply to a message of an assistant.
             return Found("new: the last message is of the assistant")

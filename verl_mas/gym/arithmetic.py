@@ -37,8 +37,8 @@ def signed(chain: str) -> list[int]:
 
 
 def chain_split(chain: str) -> str:
-    """Assign one chain in five to the test split. `splits.split_of` is not used, because published results are on these
-    chains."""
+    """Assign one chain in five to the test split. `splits.split_of` is not used, because it would assign other chains
+    than in published results."""
     return TEST if random.Random(f"split {chain}").randrange(5) == 0 else TRAIN
 
 
@@ -72,8 +72,8 @@ def lessons(terms: int, largest: int, *, noise: float, seed: int = 0) -> Iterato
 
 
 class ChainExpert:
-    """Scripted replies: every agent works through the chain. The solver ends with the result, the verifier with its
-    verdict."""
+    """Scripted replies: every agent works through the chain. The solver's reply ends with the result, and the
+    verifier's reply ends with the verdict."""
 
     def __init__(self, chain: str, largest: int, noise: float, rng: random.Random):
         self._first, *self._steps = signed(chain)

@@ -109,7 +109,8 @@ class SecretWords(Workflow):
 def graded(reply: str, answer: str) -> tuple[float, float]:
     """Grade a reply: the F1 score of its words, which punishes superfluous words, and whether it is exactly the answer.
 
-    The part that only the scout knows comes first in the answer. Without it, the judge's own part earns nothing.
+    The first word of the answer is the part that only the scout knows. A reply without this word gets the F1 score 0,
+    even if it contains the judge's own part.
     """
     words, wanted = reply.lower().replace(".", " ").split(), answer.split()
     found = (Counter(words) & Counter(wanted)).total() * (wanted[0] in words)
@@ -128,7 +129,7 @@ _JUDGE = {
     "asked": "Read your friend's message and answer with the colour.",
 }
 _ASK = "You ask a friend for the colour of a thing in one short question."
-# Examples: a small model names only one of two things, or none, until it sees a turn in which both are named.
+# Example turns of the judge. Without an example that names both words, a small model names one of them, or neither.
 _SHOWN = {
     "word": (),
     "pair": (("Secret thing: chair\nMessage: The secret colour is blue.", "blue chair"),),

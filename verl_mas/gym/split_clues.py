@@ -43,8 +43,8 @@ class Clues:
 
 
 def clues(split: str, parts: int = 2) -> Iterator[Clues]:
-    """Yield all tasks of a split. All letters that are possible for at least one part decide the split. So within each
-    split, every letter that is possible for a part is the right letter equally often."""
+    """Yield all tasks of a split. The split depends only on the set of letters that are possible for at least one part,
+    and every letter of this set is the right letter in equally many tasks. So the split does not reveal the answer."""
     if parts not in RULED_OUT:
         raise ConfigError(f"{parts} parts", rule="a task has 2, 3 or 4 parts", fix="use 2")
     alone = RULED_OUT[parts]
@@ -117,7 +117,7 @@ def clues_of(extra_info: DatasetFields, answer: object, parts: int) -> Clues:
     return Clues(str(answer), tuple(map(str, given)), str(extra_info.get(HINT) or ""))
 
 
-SPEAKERS, ANSWER = "ABCD", "?"  # last mark of a compact prompt: who writes a message, or that an answer is due
+SPEAKERS, ANSWER = "ABCD", "?"  # last character of a compact prompt: the writer of a message, or ANSWER
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Talk:
     parts: tuple[str, ...]  # letters that the clues of each agent leave, in speaking order
     hint: str
     acts: int  # number of acts in total
-    read: tuple[str, ...] = ()  # messages that all agents read at the start
+    read: tuple[str, ...] = ()  # with `control="all"`: parts of the other agents, which the receiver reads at the start
     written: tuple[str, ...] = ()
 
     @property
@@ -146,7 +146,7 @@ class Talk:
         return self.parts[self.speaker]
 
     def after(self, letters: str | Malformed) -> Talk:
-        """Return the talk after a message. The others read an unreadable message as an empty one."""
+        """Return the talk after a message. The other agents read an unreadable message as an empty message."""
         return replace(self, written=(*self.written, "" if isinstance(letters, Malformed) else letters))
 
 
@@ -254,7 +254,8 @@ def lessons(workflow: SplitClues, *, noise: float, decoys: Decoys = None, seed: 
             else:
                 reply = "".join(rng.sample(LETTERS, len(talk.part))) if rng.random() < noise else talk.part
             yield Lesson(workflow.actor(talk), workflow.prompt(misread), workflow.codec(misread).render(reply))
-            # Later prompts have the right message (with noise), so that answers can be learned from it.
+            # Later prompts contain the correct message (with noise), even if this reply has random letters, so that the
+            # model can learn from messages how to answer.
             talk = talk.after(talk.part)
 
 

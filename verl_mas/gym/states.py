@@ -21,17 +21,18 @@ State = TypeVar("State")
 
 
 class States(Workflow, Generic[State]):
-    """Only the end of a session is rewarded. A candidate that does not end the session is scored by its continuations.
-    Override `over`, `actor`, `prompt`, `after`, `unsaid` and `outcome`, and call `play` in `run`. States are
-    immutable."""
+    """Workflow whose reward depends only on the last state of a session. A candidate that does not end the session is
+    scored by its continuations. Override `over`, `actor`, `prompt`, `after`, `unsaid` and `outcome`, and call `play` in
+    `run`. States are immutable."""
 
     continuations: Annotated[int, Range(0, 64)] = 0
     """Number of continuations of each candidate to the end of the session. The candidate's reward is the mean of their
     outcomes. 0: a candidate that does not end the session has the reward 0."""
 
     left_out: Annotated[int, Range(0, 64)] = 0
-    """Number of continuations without a message, per message of the session. The message's reward is the session's
-    reward minus the mean reward of these continuations. 0: the message gets the session's reward."""
+    """For each message of the session: the number of continuations in which no agent reads this message. The reward of
+    the message is the session's reward minus the mean reward of these continuations. 0: the message gets the session's
+    reward."""
 
     control: Literal["none", "all", "part"] = "none"
     """none: the team acts. all: the last agent acts alone, with the knowledge of all agents (the ceiling). part: the

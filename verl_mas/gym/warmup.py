@@ -61,13 +61,13 @@ def bare(messages: Sequence[Message]) -> str:
     return "".join(message["content"] + TURN_END * (message["role"] == "assistant") for message in messages)
 
 
-# A chat template with only the contents: the prompts themselves identify the roles, and fewer tokens are faster on a
-# laptop.
+# A chat template that writes only the contents of messages. The prompts themselves identify the roles, and a model on
+# a laptop is faster with fewer tokens.
 BARE_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}"
     "{% if message['role'] == 'assistant' %}{{ '" + TURN_END + "' }}{% endif %}{% endfor %}"
 )
-# The same template for contents with images.
+# The same template, for messages whose content may have images.
 SEEN_TEMPLATE = BARE_TEMPLATE.replace(
     "{{ message['content'] }}",
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
@@ -234,7 +234,8 @@ def loss(
     prompts: float = 0.0,
     pixels: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Tensor:
-    """Cross entropy of the replies, plus `prompts` times that of the prompts. Right padding needs no attention mask."""
+    """Cross entropy of the replies, plus `prompts` times the cross entropy of the prompts. No attention mask is needed,
+    because attention is causal and the padding is on the right."""
     import torch
 
     length = max(len(ids) for ids, _ in rows)
@@ -244,13 +245,13 @@ def loss(
         ids[place, : len(tokens)] = torch.tensor(tokens)
         of_prompts[place, 1 : len(tokens) - reply] = True
         of_replies[place, len(tokens) - reply : len(tokens)] = True
-    # Positions depend on the places of images.
+    # With images, the model derives the position ids from the types of the tokens: text or image.
     places = {"mm_token_type_ids": (ids[:, :-1] == model.config.image_token_id).int()} if pixels else {}
     hidden = model.base_model(input_ids=ids[:, :-1], **pixels, **places).last_hidden_state
     head = model.get_output_embeddings()
 
     def entropy(mask: Tensor) -> Tensor:
-        # Compute only these tokens' logits: those of all tokens would cost more than the model.
+        # Compute the logits of these tokens only, because the logits of all tokens would cost more than the model.
         return torch.nn.functional.cross_entropy(head(hidden[mask[:, 1:]]), ids[:, 1:][mask[:, 1:]])
 
     return entropy(of_replies) + prompts * entropy(of_prompts) if prompts else entropy(of_replies)

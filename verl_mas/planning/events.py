@@ -97,7 +97,7 @@ class Pool:
             yield Moment(ROLLOUT, policy.name, added(own, self._awake(policy)), self._waiting(policy))
 
     def waiting(self, policy: Policy) -> Terms:
-        """Memory that a policy holds while another one trains."""
+        """Memory that a policy holds while another policy computes."""
         return added(training.at_rest(policy), self._asleep(policy))
 
     def _waiting(self, policy: Policy) -> float:
@@ -139,7 +139,7 @@ class Pool:
 
 
 def _loading(policies: Sequence[Policy], gpus: int) -> Iterator[Terms]:
-    """Yield the host memory while the critics of policies are loaded, and then while the policies themselves are."""
+    """Yield the host memory while the critics of policies are loaded, and then while the policies are loaded."""
     purpose = "a model being loaded" if len(policies) == 1 else "models being loaded"
     critics = [policy.critic for policy in policies if policy.critic]
     yield {purpose: sum(training.load_host(critic, gpus) for critic in critics)}

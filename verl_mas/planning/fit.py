@@ -97,7 +97,7 @@ def odds(fitting: float, usual: float, rows: float, times: float) -> str:
     """Say in words how often a micro batch is too long, if a step has `times` micro batches of `rows` rows.
 
     `fitting` and `usual` are shares of the longest row: the mean length that just fits, and the usual mean length.
-    Hoeffding's bound holds for rows with independent lengths, so the true odds are lower.
+    The result is Hoeffding's upper bound for rows with independent lengths, so the true odds are lower.
     """
     if fitting <= usual:
         return "expected in every step"
@@ -132,7 +132,7 @@ def _shards(change: Change) -> Iterator[Change]:
 
 
 def _fractions(change: Change) -> Iterator[Change]:
-    """Raise or lower all fractions by a common factor, the largest first."""
+    """Raise or lower all fractions by a common factor. The largest factor comes first."""
     old = [policy.fraction for policy in change.policies if policy.fraction is not None]
     if len(old) != len(change.policies):
         return
@@ -165,7 +165,8 @@ def _offload(change: Change) -> Iterator[Change]:
 
 
 def _budget(change: Change) -> Iterator[Change]:
-    """Lower the tokens per micro batch to powers of two, the largest first, and last to one row of maximal length."""
+    """Lower the tokens per micro batch. The numbers are powers of two, from large to small, and last the tokens of one
+    row of maximal length."""
     trained = [policy for policy in change.policies if policy.trains]
     most = max((max(policy.update_tokens, policy.log_prob_tokens) for policy in trained), default=0)
     least = max((policy.row for policy in trained), default=0)

@@ -40,7 +40,7 @@ TOWERS = {
     "Qwen/Qwen3-VL-4B-Instruct": "24 1024 4096 16 16 2560",
     "Qwen/Qwen3-VL-8B-Instruct": "27 1152 4304 16 16 4096",
 }
-# (Family, suffix) -> context length of such variants, where it differs from the context of the name without suffix.
+# (Family, suffix) -> context length of models with this suffix, if it differs from that of models without the suffix.
 _CONTEXTS = {("Qwen/Qwen3", "-Base"): 32768, ("Qwen/Qwen2.5", "-Instruct"): 32768, ("Qwen/Qwen2", "-Instruct"): 32768}
 
 

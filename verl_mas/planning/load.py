@@ -87,7 +87,8 @@ class Policy:
     # plus 4 if entropy is neither compiled nor chunked.
     logits: int = 2
     # Bytes per logit in the update, for the logits and their gradient. flash-attn's cross entropy writes the gradient
-    # in place of the logits, unless entropy is in the loss. A copy of the logits has a gradient, too.
+    # in place of the logits, unless entropy is in the loss. At a temperature other than 1, the copy of the logits has a
+    # gradient, too.
     logits_update: int = 4
     old_log_probs: float = 1.0  # Forward passes for old log-probs per training step
     skips: bool = False  # The update skips rows without an advantage

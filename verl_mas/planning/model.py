@@ -12,8 +12,8 @@ from verl_mas.config.adapters import ALL_LINEAR, Targets, targeted
 
 # Bytes per parameter, key or value in an engine: engines use bfloat16 for all of them.
 SERVED = 2
-# Layers without keys and values, as configurations of transformers name them. The first four keep a state of fixed
-# size.
+# Names of kinds of layers without keys and values, in configurations of transformers. Layers of the first four kinds
+# keep a state of fixed size.
 WITHOUT_CACHE = ("linear_attention", "mamba", "mamba2", "conv", "mlp", "moe")
 
 # Substrings in the names of parameters of a vision tower, and of the layers between the tower and the text model.
@@ -45,8 +45,8 @@ class ModelSize:
     head_size: int
     context: int  # max_position_embeddings
     tied: bool  # whether head and embedding share their weights
-    # Name, and inputs plus outputs, of every linear layer. A LoRA adapter of rank r has r times this number of
-    # parameters.
+    # For every linear layer its name, and the sum of its inputs and outputs. A LoRA adapter of rank r on the layer has
+    # r times this number of parameters.
     linear: tuple[tuple[str, int], ...]
     head: str = "lm_head"  # the name of the output layer, which `all-linear` excludes
     uncached: int = 0  # layers without keys and values

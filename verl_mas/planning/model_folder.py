@@ -27,7 +27,7 @@ WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.b
 # config.json, or a kind of layer of STATEFUL.
 STATE = {"linear_conv_kernel_dim", "conv_L_cache", "mamba_d_conv", "mamba_d_state", "ssm_state_size", "state_size"}
 STATEFUL = {"linear_attention", "mamba", "conv"}
-# Keys in config.json of models that read more than text. Such a model has at least one of them.
+# Keys in config.json of models that read more than text. The config.json of such a model has at least one of the keys.
 READS_MEDIA = ("vision_config", "audio_config", "thinker_config")
 
 
@@ -50,7 +50,7 @@ def is_hub_name(path: str) -> bool:
 
 
 def readable_json(file: Path) -> Mapping[str, object]:
-    """Return the JSON object in a file; empty if the file is missing or unreadable. `check_model` reports this."""
+    """Return the JSON object in a file; empty if the file is missing or unreadable, which `check_model` reports."""
     try:
         found = json.loads(file.read_bytes())
     except (OSError, ValueError):
@@ -145,7 +145,7 @@ class Chat:
     template: str
 
     def render(self, messages: Sequence[Fields], settings: Mapping[str, object]) -> str:
-        """Render a prompt as text. Raises ValueError if the template does not take the messages."""
+        """Render a prompt as text. Raises ValueError if the template cannot render the messages."""
         import jinja2
 
         options = {"chat_template": self.template, "tokenize": False, "add_generation_prompt": True, **settings}
@@ -201,7 +201,7 @@ def size_in(model: DictConfig, who: str) -> tuple[ModelSize, str]:
     try:
         return size_of(found), source
     except Exception as error:  # constructors of models may raise any type
-        # For an unknown type, transformers lists all known types, which are cut off here.
+        # For an unknown model type, the error of transformers ends with a list of all known types. Remove this list.
         value = f"{who}{source}: {str(error).partition('. Should contain')[0]}"
         rule = f"the plan is made with the model that transformers {installed_version('transformers')} builds from it"
         fix = "set model.path to a model that it has, or install a version that has this one and that verl allows"

@@ -39,7 +39,8 @@ class TrainingPath:
 
     @property
     def masked(self) -> bool:
-        """Whether attention has a mask of all pairs of tokens of a micro batch: packed rows, without flash-attn."""
+        """Whether attention has a mask of all pairs of tokens of a micro batch. Without flash-attn, packed rows need
+        such a mask."""
         return self.packed and not is_flash(self.attention)
 
     @property
@@ -48,8 +49,9 @@ class TrainingPath:
         return TrainingPath(log_probs=FUSED if self.log_probs == FUSED else FLASH, packed=self.packed)
 
     def keys(self, row: float, batch: float) -> float:
-        """Number of keys that a token is compared with; for slower kernels, as many as flash-attn would compare in the
-        same time. `row`, `batch`: the tokens of a row, and of a packed micro batch."""
+        """Number of keys that a token is compared with. For kernels slower than flash-attn, this is the number of keys
+        that flash-attn would compare in the same time. `row`, `batch`: the tokens of a row, and of a packed micro
+        batch."""
         if is_flash(self.attention):
             return row / 2
         return (batch if self.packed else row) / MASKED

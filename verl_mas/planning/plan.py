@@ -92,7 +92,7 @@ def _time(policies: Sequence[Policy], step: Step) -> JsonObject | None:
         "phases": phases,  # the parts of `seconds`
         # Hours of the run; null if the number of steps is unknown without the data.
         "hours": step.steps * whole / 3600 if step.steps else None,
-        # Seconds of a step with longest replies; null: the user assumed the length of replies.
+        # Seconds of a step with longest replies; null if `--assume` sets the length, or it is already the longest.
         "limit": sum(seconds(policies, step.at_limit).values()) if step.at_limit else None,
         # Seconds of a step with one agent that acts once, on the first trained policy.
         "alone": sum(seconds([replace(trained, rows=one.rows)], one).values()),
@@ -110,7 +110,7 @@ def _policy(run: Run, policy: Policy, pools: Mapping[str, Pool], usual: Mapping[
         "replicas": replicas,
         "kv_tokens": policy.kv_tokens * policy.data_parallel,  # KV tokens that one replica holds
         "context": policy.context,
-        # Requests of the whole context that all replicas hold together.
+        # Number of requests with a full context that fit in the KV caches of all replicas together.
         "concurrent": policy.kv_tokens // policy.context * policy.data_parallel * replicas,
         # Phase -> memory of a GPU of the pool, including the other policies. Key `waiting`: memory of this policy alone
         # while another policy computes.
@@ -220,8 +220,8 @@ def _lacking(name: str, pool: Pool, usual: Pool, step: Step, change: str) -> lis
 def _memory(name: str, pool: Pool, change: str) -> Iterator[Problem]:
     """Check a pool with one longest row in each micro batch, or with usual rows.
 
-    A pool that exceeds the card even without the rough terms is refused. A pool that leaves less than the usual reserve
-    gets a warning.
+    A pool that exceeds the card even without the terms in ROUGH is an error. A pool that leaves less than the usual
+    reserve of memory gets a warning. A KV cache that is too small is an error or gets a warning.
     """
     event, card = worst(pool), pool.card / GIB
     taken = _taken(name, pool, event)

@@ -1,8 +1,8 @@
 """Memory of an engine in bytes, on each GPU of a replica and on the host.
 
 `rollout.gpu_memory_utilization` has two meanings (`EngineMemory.of_free`). Some engines take that share of the whole
-GPU, including context and CUDA graphs. Others take that share of the memory that is free when they start, for weights
-and KV cache; context and graphs come on top.
+GPU, including context and CUDA graphs. Other engines take that share of the memory that is free when they start, for
+weights and KV cache; such an engine needs further memory for context and graphs.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from verl_mas.workflow.base import agents_of, resolve
 
 @dataclass(frozen=True)
 class Assumed:
-    """Numbers that the plan needs and no configuration has. `--assume NAME=VALUE` sets them. `usual_step` estimates the
-    numbers that are None."""
+    """Numbers that the plan needs but that no configuration contains. `--assume NAME=VALUE` sets a number. `usual_step`
+    estimates the numbers that are None."""
 
     acts: Positive | None = None  # Acts per session, on average
     prompt: Positive | None = None  # Prompt tokens per act, on average
@@ -81,7 +81,8 @@ class Step:
 
     @property
     def computed(self) -> float:
-        """Tokens per row that training computes if sessions share prefixes: a task's tokens are computed once."""
+        """Tokens per row that training computes if sessions share prefixes. The tokens of a task are then computed only
+        once for all sessions of its group."""
         return self.length - self.task * (1 - 1 / self.group)
 
     @property
@@ -150,7 +151,7 @@ def expected(policy: Policy, step: Step) -> Policy:
 
 
 def seconds(policies: Sequence[Policy], step: Step) -> Mapping[str, float]:
-    """Phase -> seconds of a step."""
+    """Estimate the seconds of each phase of a step."""
     busy: dict[str, float] = defaultdict(float)
     found: dict[str, float] = defaultdict(float, {ROLLOUT: 0.0})
     # Tokens that the longest session samples one after another. Its last reply has the maximal length.
@@ -184,7 +185,7 @@ def _sampling(policy: Policy, step: Step) -> float:
 def _token(policy: Policy, step: Step, at_once: float) -> float:
     """Seconds in which an engine samples one token of each request.
 
-    Either reading weights and KV caches or computing limits the speed: the longer of the two times counts.
+    The speed is limited by reading weights and KV caches or by computing, so the longer of these two times counts.
     """
     model, assumed = policy.model, step.assumed
     cache = at_once * (step.prompt + step.response / 2) * kv_per_token(policy)
@@ -228,8 +229,8 @@ def _token_pass(policy: Policy, step: Step, batch: float) -> float:
 
 
 def training_line(policy: Policy, step: Step) -> str:
-    """Describe a policy's training path. It includes the estimated seconds of log-probs and updates on this path, and
-    with flash-attn if that would be faster."""
+    """Describe a policy's training path, with the estimated seconds of log-probs and updates on this path. If
+    flash-attn would be faster, add the seconds with flash-attn."""
     if not policy.trains:
         return ""
     fastest = replace(policy, path=policy.path.fastest)

@@ -14,8 +14,8 @@ from verl_mas.planning.path import FUSED
 Moment: TypeAlias = Callable[[Policy], Terms]
 # CUDA context, NCCL's buffers and fragmentation of the allocator, per process.
 CONTEXT = 1.0 * GIB
-# Adam keeps two values per trained parameter (ADAM). During its step there is one temporary value more (ADAM_STEP).
-# All have the parameter's dtype.
+# Adam keeps two values per trained parameter (ADAM). The optimiser's step needs one more, temporary value per parameter
+# (ADAM_STEP). All three values have the parameter's dtype.
 ADAM, ADAM_STEP = 2, 1
 # Bytes of attention masks per pair of tokens. MASK: the boolean mask, which all layers share. MASK_OF_LAYER: a copy in
 # bfloat16. The current layer has two of them, one of which has padded rows (torch's `convert_boolean_attn_mask` and
@@ -56,12 +56,14 @@ def at_rest(policy: Policy, *, begun: bool = True) -> Terms:
 
 
 def beside(policy: Policy, *, begun: bool = True) -> dict[str, float]:
-    """Memory that a policy's critic keeps on the GPU. It runs in the same process as the policy."""
+    """Memory that a policy's critic keeps on the GPU. The critic has no CUDA context of its own, because it runs in the
+    policy's process."""
     return {"critic": _sum(at_rest(policy.critic, begun=begun)) - CONTEXT} if policy.critic else {}
 
 
 def _fuller(own: Terms, policy: Policy, moment: Moment) -> Terms:
-    """Return the larger of two sums of memory: the policy's terms `own`, and its critic's terms at the same moment."""
+    """Return the terms with the larger sum: the policy's terms `own`, or the critic's terms at the same moment together
+    with the memory that the policy keeps at rest."""
     if policy.critic is None:
         return own
     rest = _sum(at_rest(replace(policy, critic=None))) - CONTEXT
@@ -83,7 +85,7 @@ def _adam_leaves(policy: Policy) -> bool:
 def log_probs(policy: Policy) -> Terms:
     """Memory while log-probs of the policy, or values of its critic, are computed.
 
-    Offloaded parameters are loaded to the GPU for this, Adam's state is not.
+    For this pass, offloaded parameters are loaded to the GPU, but Adam's state is not loaded.
     """
     loaded = {"parameters": 0.0 if policy.always_on_cpu else parameters(policy)}
     return _fuller({**at_rest(policy), **loaded, **scored(policy)}, policy, log_probs)
@@ -147,7 +149,7 @@ def gathered(policy: Policy) -> float:
 
 
 def mask(policy: Policy, tokens: int, layers: int) -> float:
-    """Bytes of attention masks. `layers`: how many layers keep a copy. The current layer has a second one."""
+    """Bytes of attention masks. `layers`: how many layers keep a copy. The current layer has a second copy."""
     return float(policy.path.masked * (MASK + MASK_OF_LAYER * (layers + 1)) * tokens**2)
 
 
@@ -196,8 +198,8 @@ def pinned(elements: tuple[int, ...], size: int, shards: int) -> float:
 
 
 def load_host(policy: Policy, gpus: int) -> float:
-    """Host memory while the model is loaded. Every process reads the whole model if the head is tied to the embedding,
-    otherwise only the first process."""
+    """Host memory while the model is loaded. If the head is tied to the embedding, every process reads the whole model.
+    Otherwise only the first process reads it."""
     return float(policy.trains * policy.element * policy.model.parameters * (gpus if policy.model.tied else 1))
 
 

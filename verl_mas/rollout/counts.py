@@ -32,7 +32,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class SessionCounts:
-    """Counts of any number of sessions. The sum of two objects has the counts of the sessions of both."""
+    """Counts of any number of sessions. Adding two objects gives the counts of all their sessions."""
 
     sessions: int = 0
     acts: int = 0
@@ -57,7 +57,7 @@ class SessionCounts:
     cut: Mapping[str, int] = field(default_factory=dict)  # replies that were cut at the token limit, by agent
     # Marks of a chat template that prompts quoted, by agent. Agents without such marks are not in this mapping.
     forged_tokens: Mapping[str, int] = field(default_factory=dict)
-    infos: Mapping[str, Reported] = field(default_factory=dict)  # the numbers in `Outcome.info` and of the scorer
+    infos: Mapping[str, Reported] = field(default_factory=dict)  # numbers in `Outcome.info` or from the scorer, by name
     record_bytes: int = 0  # size of the session records on disk
     without_space: int = 0  # sessions that were not recorded because mas.trajectories.max_gib was reached
     # The spans of time in which at least one request was at a policy's engines, by policy.

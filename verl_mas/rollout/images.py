@@ -1,4 +1,4 @@
-"""Images in messages: files, bytes and data URLs become images of Pillow, which is what processors take."""
+"""Images in messages: files, bytes and data URLs become Pillow images, the input of processors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 TEXT, IMAGES = "text", ("image", "image_url")
-LONGEST = 200  # longest side in multiples of the shorter one, as processors of Qwen allow
-MOST_PIXELS = 50_000_000  # 150 MB of memory; models see far fewer
+LONGEST = 200  # maximum ratio of the longer side to the shorter side; Qwen's processors have the same limit
+MOST_PIXELS = 50_000_000  # 150 MB of memory in RGB; models get far fewer pixels
 WEB = ("http://", "https://")
 WEB_S, WEB_BYTES = 60.0, 64 << 20
 
@@ -108,7 +108,7 @@ def _loaded(message: Message, budget: PixelBudget) -> Message:
 def loaded(part: Message, budget: PixelBudget | None = None) -> Message:
     """Load the image of a part, unless it is on the web. Raises RequestError if the image cannot be read."""
     if part.get("type") not in IMAGES or _on_web(part):
-        return part  # a check downloads nothing
+        return part  # a check downloads nothing; in a session, the image has been downloaded before this call
     kept = {name: value for name, value in part.items() if name not in ("bytes", "image_url")}
     image = _opened(source_of(part), budget or PixelBudget(), files="image" in part)
     return {**kept, "type": "image", "image": _rgb(image)}
@@ -136,7 +136,8 @@ def _opened(source: object, budget: PixelBudget, *, files: bool) -> Image:
         opened = Image.open(io.BytesIO(source) if isinstance(source, bytes) else str(source).removeprefix("file://"))
         budget.take(*opened.size)  # before any pixel is decoded
         opened.load()
-    # Pillow's readers may raise any of these for a broken file, and the last one for 180 million pixels.
+    # Pillow's readers may raise any of these errors for a broken file, and DecompressionBombError for an image of
+    # about 180 million pixels or more.
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         if isinstance(error, RequestError):
             raise

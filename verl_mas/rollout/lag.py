@@ -1,4 +1,4 @@
-"""Measures for how long something blocks an event loop, whose sessions then make no progress."""
+"""Measures how long an event loop is blocked. Meanwhile, none of its sessions makes progress."""
 
 from __future__ import annotations
 

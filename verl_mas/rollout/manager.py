@@ -29,8 +29,8 @@ SECONDS_TO_CANCEL = 30.0
 
 
 def early_workers(config: DictConfig) -> list[Actor]:
-    """Start agent-loop workers that import modules while engines start. When the engines serve, the manager that gets
-    their clients uses these workers."""
+    """Start agent-loop workers that import modules while engines start. The manager that is created later, with the
+    clients of the engines, uses these workers."""
     return cast("list[Actor]", MasAgentLoopManager.create(config, None).agent_loop_workers)
 
 
@@ -76,8 +76,8 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
         ray.get([worker.resume.remote(policies) for worker in self._workers])
 
     def cancel_all(self) -> None:
-        """Cancel every task that is still running; it leaves no rows. A workflow may catch its cancellation and
-        continue. The manager does not wait for such a workflow, because its worker ends with the run."""
+        """Cancel every task that is still running; these tasks leave no rows. A workflow may catch its cancellation and
+        continue. The manager waits at most SECONDS_TO_CANCEL for it, because its worker ends with the run anyway."""
         calls: list[ray.ObjectRef[None]] = [worker.cancel_all.remote() for worker in self._workers]
         done, late = ray.wait(calls, num_returns=len(calls), timeout=SECONDS_TO_CANCEL)
         if late:

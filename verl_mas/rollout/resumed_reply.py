@@ -27,7 +27,7 @@ Decode = Callable[[Sequence[int]], str]
 # Pairs [number of tokens, version of the weights that sampled them]. They are lists, because they are stored as lists.
 Versions = list[list[int | None]]
 
-ABORTED = ("aborted", "abort")  # stop reasons: first of vLLM and the embedded engine, then of SGLang
+ABORTED = ("aborted", "abort")  # stop reasons of aborted replies: of vLLM and the embedded engine, and of SGLang
 LIMITS = ("max_tokens", "max_new_tokens")
 LEAST = ("min_tokens", "min_new_tokens")
 # Settings that keep their meaning when the first part of a reply is moved to the end of the prompt. With any other
@@ -132,7 +132,7 @@ class ResumedReply:
 
 
 def reply_limit(rollout: DictConfig, params: Fields, prompt: int) -> int:
-    """Return the most tokens that a reply to a prompt of this length can have, as verl's servers limit it."""
+    """Return the maximum number of tokens in a reply to a prompt of this length. verl's servers have the same limit."""
     row = min(rollout.response_length, rollout.prompt_length + rollout.response_length - prompt)
     wanted = next((params[name] for name in LIMITS if params.get(name) is not None), row)
     return max(1, int(min(wanted, (rollout.max_model_len or math.inf) - prompt)))

@@ -135,7 +135,7 @@ def _tags(acts: Row, output: AgentLoopOutput, task: Task) -> RowTags:
         team_reward=acts.reward.team,
         local_reward=acts.reward.local,
         penalty=acts.reward.penalty,
-        # Greedy engines report log-probs at temperature 1.
+        # Engines report the log-probs of greedy decoding (temperature 0) at temperature 1.
         temperature=acts.generation.temperature or 1.0,
     )
 

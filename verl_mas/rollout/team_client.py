@@ -107,15 +107,16 @@ _LEAVING: set[asyncio.Task[None]] = set()
 
 
 class TeamClient(LLMServerClient):
-    """Cancelling `generate` also ends the request in the engine; verl 0.9.1 only stops waiting.
+    """Client that also ends a request in the engine when `generate` is cancelled; verl 0.9.1 only stops waiting.
 
-    vLLM and the embedded engine then abort the request themselves; for SGLang a team's servers do (`engines.kinds`).
+    vLLM and the embedded engine then abort the request themselves. For SGLang, the servers of a team abort it
+    (`engines.kinds`).
     """
 
-    # The policy whose adapter each request names. The client adds the name, not its caller, because verl's agent loops
-    # call clients, too.
+    # The policy whose adapter generates the replies. The client itself adds this name to each request, because verl's
+    # agent loops also call `generate`, and do not pass it.
     adapter: str | None = None
-    resumes: bool = False  # a reply that an engine aborts continues when the gate is open again
+    resumes: bool = False  # whether a reply that an engine aborts continues when the gate is open again
     busy: Busy
     # The worker that uses the client sets `gate` and `decode`.
     gate: Gate

@@ -1,12 +1,12 @@
 """Writes records of a worker's sessions to disk. It selects the sessions, compresses the files, and limits their space.
 
-A session is written when it ends, as a line of a plain file. When its step has ended, or the plain file has become
-large, its lines are compressed together, which takes a fraction of the space that single lines take. So a process that
-is killed loses no session, and at most the end of the line that it was writing.
+A session is written when it ends, as a line of a plain file, so a killed process loses at most the end of the line
+that it was writing. When the step has ended, or the plain file has become large, the lines of the file are compressed
+together, because separately compressed lines would take several times the space.
 
-When sessions are sampled, failed sessions and the best and the worst session of a group are always recorded. The best
-and the worst are known when the group has ended. Until then a worker, which runs all sessions of its groups, keeps the
-sessions that were not sampled in memory.
+If only a part of the sessions is sampled, sessions with faults and the best and the worst session of each group are
+recorded in addition. The best and the worst session are known only when the group has ended. Until then, a worker keeps
+the sessions that were not sampled in memory; it runs all sessions of its groups.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class TrajectoryWriter:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *given, **named))
 
     def write(self, finished: SessionResult, status: str) -> None:
-        """Record a session that is sampled or has faults. `status`: finished, dropped or cancelled. Raises DiskError
-        when the disk is full."""
+        """Record a session if it is sampled or has faults; keep it until `end_group` otherwise. `status`: finished or
+        dropped. Raises DiskError when the disk is full."""
         task = finished.session.task
         with self._lock:
             sampled = _draw(task) < self._spec.sampling_rate * self._space.rate

@@ -13,8 +13,9 @@ Count = Callable[[Sequence[Message]], int]
 
 
 def fit(messages: Sequence[Message], limit: int, rule: str, count: Count, opening: int = 0) -> list[Message]:
-    """Shorten the messages to at most `limit` tokens, by `rule`: error, drop_oldest or middle. `drop_oldest` keeps the
-    first `opening` messages, and in any case all messages up to the first user message."""
+    """Shorten the messages to at most `limit` tokens. `rule`: error, drop_oldest or middle. `drop_oldest` keeps the
+    first `opening` messages, and in any case all messages up to the first user message. Raises SessionFault if the rule
+    is error and the messages are too long, or if they cannot be shortened enough."""
     length = count(messages)
     if length <= limit:
         return list(messages)
@@ -39,8 +40,8 @@ def _drop_oldest(messages: list[Message], limit: int, count: Count, opening: int
     kept = messages
     while len(kept) > opening + 1:
         kept = [*kept[:opening], *kept[opening + 1 :]]
-        # A template may refuse two consecutive messages of the same role. So if a user message follows the dropped
-        # message, it is dropped, too.
+        # A template may refuse two consecutive messages of the same role. So a user message that follows the dropped
+        # message is dropped, too.
         if len(kept) > opening + 1 and kept[opening]["role"] == "user":
             kept = [*kept[:opening], *kept[opening + 1 :]]
         if count(kept) <= limit:

@@ -171,8 +171,8 @@ class VerlPolicy:
             raise EngineLost(f"the engine that served agent {request.agent} is gone: {error}") from error
 
     def _loop(self, request: Request) -> ToolAgentLoop:
-        """Return verl's agent loop, used for tokens, media and tool calls. There is one per setting of the chat
-        template."""
+        """Return verl's agent loop, used for tokens, media and tool calls. There is one loop for each combination of
+        chat-template settings."""
         key = json.dumps(dict(request.chat_template_kwargs), sort_keys=True)
         if key not in self._loops:
             data = self.config.data
@@ -190,7 +190,7 @@ class VerlPolicy:
         return self._loops[key]
 
     def sampling(self, request: Request) -> Fields:
-        """Return the sampling parameters: as verl's worker makes them, overridden by the request's settings."""
+        """Return the sampling parameters that verl's worker would use, overridden by the settings of the request."""
         rollout = self._rollout
         kwargs = rollout.val_kwargs if request.validate else rollout
         params = {
@@ -241,7 +241,7 @@ class VerlPolicy:
             return len(ids)
 
         def fitted_ids() -> list[int]:
-            # Placeholders of media must stay aligned with their features, so only text can be cut.
+            # Placeholders of media must stay aligned with their features, so a prompt with media is never shortened.
             rule = "error" if media else request.truncation
             fitted = fit(request.messages, limit, rule, count, request.opening)
             found = ids if fitted == list(request.messages) else build(fitted)
@@ -422,7 +422,7 @@ def _empty_reply(continues: Continuation) -> Generation:
 
 
 def _metrics(seconds: float, preempted: int | None, previous: AgentLoopOutput | None) -> AgentLoopMetrics:
-    """Metrics of the whole row. As in verl, the count of preemptions is -1 if the first generation has none."""
+    """Metrics of the whole row. As in verl, `num_preempted` is -1 if the engine does not count preemptions."""
     if previous is None:
         return AgentLoopMetrics(generate_sequences=seconds, num_preempted=-1 if preempted is None else preempted)
     before = previous.metrics

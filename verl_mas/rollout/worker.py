@@ -61,8 +61,8 @@ class GroupFailed(Exception):
 
 
 class MasAgentLoopWorker(_StockWorker):
-    """A subclass of verl's worker that runs teams. The workflow plays every task, also a task whose row names an agent
-    loop of verl.
+    """A subclass of verl's worker that runs teams. The workflow runs every task, even if the row of the task names one
+    of verl's agent loops.
 
     A worker process starts and imports modules before the engines exist. `begin` initializes the worker.
     """
@@ -83,7 +83,7 @@ class MasAgentLoopWorker(_StockWorker):
         for name, client in served.items():
             client.gate, client.decode = self.gates[name], self.models[name].tokenizer.decode
         self.session_config = self._session_config(served)
-        # A semaphore is first come, first served, so the sessions of the first tasks end first.
+        # A semaphore is first come, first served, so the sessions of the first tasks start first.
         self.slots = asyncio.Semaphore(sessions_per_worker(self.run))
         self.writer = data_plane.Writer()
         # Counts since the last `pop_counts`. The keys are the values of `validate`.
@@ -190,7 +190,7 @@ class MasAgentLoopWorker(_StockWorker):
         async with self.slots:
             task = Task.of_row(dataset, validate=validate, greedy=greedy)
             workflow, score = partial(resolve, self.mas.workflow), partial(self._score, dataset=dataset)
-            # verl's V1 trainer has no traces yet, so its worker turns them off as well.
+            # Turn traces off, as verl's worker does, because verl's V1 trainer does not support traces yet.
             with rollout_trace_attr(trace=False):
                 finished = await run_session(workflow, task, self.session_config, score)
         await self._record(finished)
@@ -244,7 +244,7 @@ class MasAgentLoopWorker(_StockWorker):
             return Model(self.tokenizer, self.processor, self.hf_model_type, self.mm_processor_kwargs)
         config = omega_conf_to_dataclass(view)
         if view.get("custom_chat_template") is not None:
-            # For a model with a processor, verl's configuration sets the template of the processor alone.
+            # For a model with a processor, verl sets this template only on the processor, so set it on the tokenizer.
             config.tokenizer.chat_template = view.custom_chat_template
         return Model(config.tokenizer, config.processor, config.hf_config.model_type, self.mm_processor_kwargs)
 

@@ -43,7 +43,7 @@ class AboutFile:
         try:
             before = read_about(folder)
         except DataError as error:
-            # A damaged file neither stops the training nor is deleted.
+            # A damaged file does not stop the training. It is kept under another name.
             before, aside = {}, self._path.with_name(f"{FILE}.damaged")
             self._path.replace(aside)
             logger.warning("%s is replaced, and kept as %s: %s", self._path, aside.name, error.value)

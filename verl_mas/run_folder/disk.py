@@ -21,8 +21,8 @@ WHOLE, END = 1 << 26, 1 << 16
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield the path of a new file, which then replaces this one. A crash or a power cut leaves the old or the new
-    content."""
+    """Yield the path of a new file, which replaces the file at `path` when the context ends. After a crash or a power
+    cut, `path` has either the whole old content or the whole new content."""
     new = path.with_name(path.name + ".new")
     try:
         yield new
@@ -47,8 +47,8 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def replaced(folder: Path) -> Iterator[Path]:
-    """Yield a new folder, which then replaces this one. A killed process may leave the new folder; the next call
-    removes it."""
+    """Yield a new folder, which replaces `folder` when the context ends. A killed process may leave the new folder
+    behind; the next call removes it."""
     new = folder.absolute().with_name(f".{folder.name}.new")
     shutil.rmtree(new, ignore_errors=True)
     try:
@@ -73,7 +73,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def append(path: Path, left: bytes) -> None:
-    """Append to a file in one write. Raises OSError; then nothing was added, and no file was created."""
+    """Append to a file in one write. If it raises OSError, nothing was added, and no file was created."""
     path.parent.mkdir(parents=True, exist_ok=True)
     there = os.path.lexists(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)

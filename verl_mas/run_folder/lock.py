@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunLock:
-    """A lock that is held until the process ends, even by `kill -9`."""
+    """A lock that is held until the process ends. It is released even if `kill -9` ends the process."""
 
     def __init__(self, folder: Path):
         """Take the lock. Raises ConfigError if another process has the folder."""

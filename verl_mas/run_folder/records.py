@@ -61,7 +61,7 @@ LISTED = tuple(item.name for item in fields(Listed))
 
 
 def listed(record: Record) -> Listed:
-    """Make the list entry of a record. Raises KeyError, TypeError, ValueError or AttributeError for other data."""
+    """Make the list entry of a record. Other data raises KeyError, TypeError, ValueError or AttributeError."""
     if record.get(LEFT_OUT):
         return Listed(*(record[name] for name in LISTED[:5]))
     acts, task, outcome = record["acts"], record["task"], record["outcome"]

@@ -5,7 +5,8 @@
 <dir>/train/<step>-<attempt>-advantages.jsonl.zst     {key: advantage}, from the trainer
 <dir>/images/<hash>.png                               the images of messages, each once
 
-The step is the one in which a session was started; in the asynchronous modes it is trained later.
+The step in a file name is the step in which the sessions started. In the asynchronous modes, the trainer trains on
+them in a later step.
 
 A run that resumes is a new attempt. It repeats steps under the same keys, so records and advantages of different
 attempts are not joined. Sessions that a checkpoint of an asynchronous mode kept are an exception: a later attempt

@@ -1,7 +1,7 @@
-"""The Parquet file of a step's sessions. A row is a session, with its record as a line of JSON and its list entry.
+"""The Parquet file of a step's sessions. A row has a session's record as a line of JSON, and its list entry.
 
-To list sessions, only the entries are read. Every page of the file has a checksum. The file is written under another
-name first, so a process that is killed leaves a complete file or none.
+A reader lists the sessions from their entries alone, without reading the records. Every page of the file has a
+checksum. The file is written under another name first, so a process that is killed leaves a complete file or none.
 """
 
 from __future__ import annotations

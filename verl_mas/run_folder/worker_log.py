@@ -1,4 +1,4 @@
-"""Output of a run's processes: every line is written to a file in the run's folder, and a selection to the console.
+"""Output of a run's processes. A file in the run's folder gets every line; the console shows a selection.
 
 The console shows the lines that the trainer logs, the lines that workflows and scorers print, each warning once, and
 all errors.
@@ -52,7 +52,8 @@ class WorkerLog:
         self._file = (folder / FILE).open("a", encoding="utf-8", errors="replace", buffering=1)
         self._begun = False
         self._known: set[str] = set()
-        # (pid, is_err) -> whether the last line was printed. Indented lines on stderr are printed if that line was.
+        # (pid, is_err) -> whether the last line was printed. An indented line on stderr is printed only if the
+        # unindented line before it was printed.
         self._last: dict[tuple[int | str, bool], bool] = {}
 
     def __call__(self, batch: Batch) -> None:

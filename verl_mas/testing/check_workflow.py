@@ -43,7 +43,7 @@ UNREADABLE = {
     "very long replies": "word " * 20_000,
 }
 
-# Calls that a policy may write, given the name of its first tool.
+# Wrong tool calls that a policy may generate, made from the name of its first tool.
 WRONG_CALLS: Mapping[str, Callable[[str], Calls]] = {
     "calls of a tool that does not exist": lambda name: calls((f"{name}_2", {})),
     "calls with malformed arguments": lambda name: calls((name, '{"'), (name, "[1]")),
@@ -64,15 +64,16 @@ def check_workflow(
 ) -> Report:
     """Run a workflow with good, malformed and failing replies; `print` the report.
 
-    `replies` are the good replies, for all agents or by agent or role; each case starts with the first reply. The team
-    must be able to read them. `agents` has settings of `mas.agents`, such as a format penalty, and names of `tools`.
-    Agents with tools also make wrong calls and endless calls. A case may take `limit_s` seconds: by default 3, or 30
-    for a program, whose start does not count.
+    `replies` are the good replies: one script for all agents, or a mapping from agents or roles to scripts. Each case
+    starts with the first reply. The team must be able to read the good replies. `agents` has settings of `mas.agents`,
+    such as a format penalty and the names of an agent's `tools`. Agents with tools also make wrong calls and endless
+    calls. A case may take `limit_s` seconds: by default 3, or 30 for a program, whose start does not count.
 
     A failed act or a time-out must be recorded as a fault with its place. Every other case must end in an Outcome that
     can be scored.
     """
-    # Freeze existing objects. Otherwise coroutines that an earlier program forgot are collected and reported here.
+    # Freeze existing objects. Otherwise coroutines that earlier code never awaited would be collected during this
+    # check, and reported as problems of this workflow.
     frozen = gc.get_freeze_count()
     gc.freeze()
     limit_s = limit_s or (PROGRAM_S if workflow().start_s else LIMIT_S)
@@ -104,7 +105,7 @@ async def _check(good: _Runner) -> Report:
         await but(latency=60.0).cancelled(),
     ]
     if good.uses_tools:
-        # Frameworks differ in how they handle such calls, and most raise an error for one of them.
+        # Frameworks handle wrong calls differently, and most frameworks raise an error for some kind of wrong call.
         program, few = bool(good.workflow().start_s), replace(good.faults(), max_acts=FEW_ACTS)
         wrong = [await but(wrong=call).case(name, may_fail=program) for name, call in WRONG_CALLS.items()]
         endless = but(wrong=lambda name: calls((name, {})), endless=True)
@@ -221,7 +222,8 @@ class _Runner:
         with _never_awaited(unawaited) as watched, watch.running():
             result = await run_session(lambda: watched(self.workflow()), self.task, config)
             for error in [fault.__cause__ or fault for fault in result.faults]:
-                # Release the objects of the frames, such as a coroutine that was used as a reply.
+                # Release the objects of the frames. If a coroutine among them was never awaited, for example because
+                # the workflow used it as a reply, Python reports it now.
                 traceback.clear_frames(error.__traceback__)
                 if isinstance(error, AttributeError):
                     error.obj = None
@@ -268,11 +270,10 @@ def _never_awaited(found: list[str]) -> Iterator[Callable[[Workflow], Workflow]]
 
 
 class Watch:
-    """Finds code that blocks the event loop. A thread measures how long the loop stands still. `places`: the lines of
-    one file that ran at such times.
+    """Finds code that blocks the event loop. A thread measures how long the loop is blocked.
 
-    Each turn of this thread adds at most two intervals to the time, so a pause of the whole process is not mistaken for
-    blocking code.
+    `places`: the lines of `file` that ran while the loop was blocked. Each iteration of the thread adds at most two
+    intervals to the measured time, so a pause of the whole process is not mistaken for blocking code.
     """
 
     def __init__(self, file: str):
@@ -310,8 +311,8 @@ class Watch:
                 self.places.add(place)
 
     def _place(self) -> str | None:
-        """Return the innermost line of the file that the loop runs now. Frames outside of the loop are skipped, because
-        code that started the loop may be in the same file."""
+        """Return the innermost line of the file that the event loop runs now; None if it runs other code. Frames that
+        called the loop are skipped, because the code that started the loop may be in the same file."""
         frame: types.FrameType | None = sys._current_frames().get(self._loop_thread)  # noqa: SLF001  # documented
         while frame is not None and frame.f_code.co_filename not in (self.file, asyncio.base_events.__file__):
             frame = frame.f_back
@@ -319,7 +320,7 @@ class Watch:
 
 
 def _unknown_sampling(llm: ScriptedLLM) -> Iterator[str]:
-    """Find sampling settings of acts that no engine knows, once per agent and setting."""
+    """Yield an error for each sampling setting that no engine knows, once per agent and setting."""
     settings = {(request.agent, name): value for request in llm.requests for name, value in request.sampling.items()}
     for (agent, name), value in sorted(settings.items(), key=lambda item: item[0]):
         for error in sampling_errors({name: value}, None, f"{agent}.act"):
@@ -331,7 +332,7 @@ def _left_over(llm: ScriptedLLM) -> list[str]:
 
 
 def _never_committed(result: SessionResult) -> list[str]:
-    # Skip acts without other candidates: on a fork that is not committed, they are not committed either.
+    # Skip acts with a single candidate. On a fork that is not committed, such acts are rightly not committed either.
     replies = [reply for reply in result.session.replies if reply.among > 1 and not result.failed]
     committed = {(reply.agent, reply.instance, reply.turn) for reply in replies if reply.committed}
     left = sorted({(reply.agent, reply.instance, reply.turn) for reply in replies} - committed)

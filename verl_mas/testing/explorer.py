@@ -26,7 +26,7 @@ from verl_mas.workflows.program import ReferredProgram
 MOST_PLAYS, MOST_CHOICES, MOST_LEVELS = 6, 5, 8
 # The text with which `verl_mas.gateway.dialect.with_schema` requests JSON.
 SCHEMA = "Reply with one JSON value of this schema, and nothing else:\n"
-# The agent that a request names, in its address or by the model's name.
+# The agent that a request names in its URL, or else as its model.
 ASKED: ContextVar[str] = ContextVar("asked")
 
 
@@ -59,7 +59,7 @@ class Play:
 
 @dataclass
 class Explorer:
-    """Plays a program until a play calls no new tool. `text`: the reply without a call."""
+    """Plays a program until a play calls no new tool, at most MOST_PLAYS times. `text`: the reply without a call."""
 
     arguments: JsonObject
     task: Task
@@ -69,7 +69,7 @@ class Explorer:
     called: set[tuple[str, ...]] = field(default_factory=set)
 
     def explore(self) -> Play:
-        """Return the successful play with the most agents, or a failed one."""
+        """Return the successful play with the most agents; a failed play if every play failed."""
         for _ in range(MOST_PLAYS):
             before = {*self.called}
             self.plays.append(self.play())
@@ -98,7 +98,8 @@ class Explorer:
         offered = {tool["function"]["name"]: tool["function"]["parameters"] for tool in request.tools}
         known = [(*sorted(offered), name, str(n)) for name in offered for n in range(_choices(offered[name]))]
         last_reply = next((text_of(each) for each in reversed(request.messages) if each["role"] == "assistant"), "")
-        # If the text was not accepted, call the last tool: frameworks offer the tool for the answer last.
+        # If the last reply was the text already, the program did not accept it as an answer. Call the last tool then,
+        # because frameworks put the tool that takes the answer last.
         for call in [call for call in known if call not in self.called] or known[-1:] * (last_reply == self.text):
             self.called.add(call)
             schema = {"type": "object", **offered[call[-2]]}

@@ -13,7 +13,7 @@ from verl_mas.testing.tiny_model import tiny_model
 
 LETTERS = "abcd"
 PROMPT_LENGTH, LENGTH = 12, 8
-OTHER_LETTER = 0.05  # reward of any other lower-case letter: a first signal for a random model
+OTHER_LETTER = 0.05  # reward of any other lower-case letter, which gives a random model a first signal
 
 
 def score(data_source: str, solution_str: str, ground_truth: str, extra_info: object = None) -> float:

@@ -84,7 +84,7 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class Report:
-    """The results of all cases. `notes` may describe intended behaviour."""
+    """The results of all cases. `notes` may describe intended behaviour, so the check passes in spite of notes."""
 
     cases: Sequence[CaseResult] = field(default_factory=list)
     notes: Sequence[str] = ()

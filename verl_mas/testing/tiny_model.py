@@ -119,7 +119,8 @@ def settings_of(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, he
 
 def _nearest_config(tokenizer: PreTrainedTokenizerFast, parameters: int, layers: int | None) -> Qwen2Config:
     def distance(width: int) -> int:
-        # Count the weights of the matrices; biases and norms have few. An odd number of heads has as many of keys.
+        # Count only the weights of the matrices, because biases and norms have few weights. If the number of heads is
+        # odd, there are as many key-value heads as heads; otherwise, there are half as many.
         attention = 3 + max(2, width // 64) % 2
         per_layer = (attention + 3 * 4) * width**2
         return abs(len(tokenizer) * width + (layers or max(2, width // 64)) * per_layer - parameters)

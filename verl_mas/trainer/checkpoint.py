@@ -235,7 +235,7 @@ def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigErro
     """Yield an error if the checkpoint in a folder lacks one of these policies."""
     saved = sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name != QUEUE)
     missing = [name for name in policies if name not in saved]
-    # If each node writes to its own disk, parts of the checkpoint on other nodes are not visible here.
+    # If no policy is here, yield no error: when each node writes to its own disk, policies may be on other nodes.
     if missing and saved:
         value = f"{folder} has no policy {', '.join(missing)}; it has {', '.join(saved)}"
         rule = "a run resumes with the trainable policies, their bases and the snapshots that it was saved with"
@@ -354,7 +354,7 @@ def fingerprint(model: Path) -> str | None:
     files = sorted([*model.glob("*.safetensors"), *model.glob("*.bin")]) if model.is_dir() else []
     if not files:
         return None
-    # These fields change when the same model is saved again.
+    # Exclude two fields that change when the same model is saved again.
     config = json.loads((model / CONFIG).read_bytes()) if (model / CONFIG).is_file() else {}
     kept = {key: value for key, value in config.items() if key not in ("_name_or_path", "transformers_version")}
     digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode())
@@ -376,8 +376,8 @@ def _changed(checkpoint: Checkpoint, run: Mapping[str, object], key: str) -> Ite
 
 
 def _agree(before: Fields, now: Fields) -> bool:
-    """Whether all keys that both have are equal. If only one of them is an adapter, or if only `now` has a critic, they
-    do not agree, because the checkpoint lacks weights that the run would load."""
+    """Whether the settings have equal values for all keys that are in both. If only one policy is an adapter, or if
+    only `now` has a critic, the settings never agree, because the checkpoint lacks weights that the run would load."""
     if (ADAPTER_OF in before) != (ADAPTER_OF in now) or (CRITIC in now and CRITIC not in before):
         return False
     return all(before.get(key) in (None, value) for key, value in now.items() if value is not None)

@@ -32,7 +32,7 @@ class SampledTask:
     uid: str
     reward: float  # mean of its sessions' team rewards
     spread: float  # standard deviation of its sessions' team rewards; 0 for a single session
-    informative: bool  # whether its sessions differ; always true if the filter keeps uniform tasks
+    informative: bool  # whether `mas.filter.drop` keeps the task; always true if the filter drops no uniform tasks
 
 
 def session_values(rows: Rows, by: str) -> dict[str, list[float]]:

@@ -34,8 +34,8 @@ from verl_mas.verl_.row import (
     is_padding,
 )
 
-# Signature of verl's losses: a loss gets the model's outputs, as nested tensors over tokens, and the rows; it returns
-# the loss and its metrics.
+# Signature of verl's loss functions. A loss function gets the model's outputs, as nested tensors over tokens, and the
+# rows; it returns the value of the loss and its metrics.
 Outputs: TypeAlias = dict[str, Tensor]
 Loss: TypeAlias = Callable[..., tuple[Tensor, dict[str, object]]]
 
@@ -126,8 +126,8 @@ def on_policy(
     """Compute verl's loss with this forward pass's own log-probs, detached, as old log-probs, so every ratio is exactly
     1.
 
-    Old and new log-probs share one dropout mask. A separate pass runs without dropout, which would add noise to the
-    ratios.
+    Old and new log-probs thus share one dropout mask. A separate pass would compute old log-probs without dropout, so
+    the dropout of the update would add noise to the ratios.
     """
     data = data.copy()
     data[OLD_LOG_PROBS] = response_from_nested(model_output["log_probs"].detach(), data[RESPONSE_MASK])

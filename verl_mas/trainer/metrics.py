@@ -38,9 +38,10 @@ def of_policy(name: str, metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def policy_metrics(parts: Mapping[str, PolicyRows], policies: Sequence[str]) -> dict[str, float]:
-    """Number of rows and verl's actor metrics of each policy. Metrics of a single policy keep verl's names.
+    """Return the number of rows and verl's actor metrics of each policy.
 
-    The seconds of a single policy are skipped, because verl logs the same seconds for the step.
+    If the run has a single policy, verl's metrics keep their names, and the policy's seconds are skipped, because verl
+    logs the same seconds for the step.
     """
     values: dict[str, float] = {}
     for name in policies:
@@ -99,8 +100,8 @@ def agent_metrics(
 def log_prob_metrics(parts: Mapping[str, PolicyRows], limits: Mapping[str, float], step: int) -> dict[str, float]:
     """Distance between the log-probs of engine and trainer per agent, for tokens that the current weights sampled.
 
-    Both use the same tokens, weights and temperature, so only rounding should differ. `limits`: the highest mean
-    distance of each policy that rounding explains.
+    Both use the same tokens, weights and temperature, so only rounding should differ. `limits`: policy -> the highest
+    mean distance that rounding explains.
     """
     apart: dict[str, list[torch.Tensor]] = defaultdict(list)
     limit: dict[str, float] = {}

@@ -17,7 +17,8 @@ SOLVED = 1.0
 def pass_at_k(sessions: int, solved: int, k: int) -> float:
     """The probability that at least one of k sessions, sampled without replacement, solved the task.
 
-    1 - C(n-c, k) / C(n, k), as a product so that nothing overflows (Chen et al., arXiv 2107.03374).
+    The formula 1 - C(n-c, k) / C(n, k) is computed as a product, so that nothing overflows (Chen et al., arXiv
+    2107.03374).
     """
     if not 1 <= k <= sessions:
         raise ValueError(f"k={k} must be between 1 and the number of sessions, {sessions}")
@@ -43,8 +44,10 @@ def interval(per_task: Sequence[float], seed: int = 0) -> tuple[float, float]:
 
 
 def report(values_per_task: Sequence[Sequence[float]]) -> Iterator[tuple[str, float]]:
-    """Yield the mean over all sessions, and pass@k for the k of `ks`, with intervals. The task with the fewest sessions
-    limits k."""
+    """Yield the mean of the tasks' means, and pass@k for every k of `ks`, each with an interval.
+
+    The task with the fewest sessions limits k.
+    """
     sessions = min((len(task) for task in values_per_task), default=0)
     if not sessions:
         return

@@ -48,7 +48,7 @@ ENDS = {"finished": (0, "FINISHED", "success"), "failed": (1, "FAILED", "crashed
 
 
 class KeptFile(FileLogger):
-    """A FileLogger that keeps lines up to step `until`; verl's empties an existing file (patch: file-logger-resume)."""
+    """FileLogger that keeps lines up to step `until`; verl's class empties the file (patch: file-logger-resume)."""
 
     def __init__(self, project_name: str, experiment_name: str, until: float):
         path = metrics.file_of_verl(project_name, experiment_name)
@@ -101,8 +101,10 @@ def logging_to(own: MetricsFile | None, until: float | None) -> Iterator[None]:
 
 
 def close(tracking: Tracking, how: str) -> None:
-    """Close the loggers with the end `how`, a key of ENDS. verl leaves this to the garbage collector, which reports a
-    failed run as finished."""
+    """Close the loggers and report the end `how`, a key of ENDS.
+
+    verl lets the garbage collector close the loggers, so they report a failed run as finished.
+    """
     code, status, state = ENDS[how]
     try:
         if "mlflow" in tracking.logger:
@@ -110,7 +112,7 @@ def close(tracking: Tracking, how: str) -> None:
         if "swanlab" in tracking.logger:
             tracking.logger.pop("swanlab").finish(state=state, error=how if state == "crashed" else None)
         tracking.finish(exit_code=code)
-    except Exception as error:  # noqa: BLE001  # boundary: everything is saved, or another error ends the run
+    except Exception as error:  # noqa: BLE001  # boundary: only warn; all is saved, or another error ends the run
         logger.warning("The loggers of the run could not be closed: %s", error)
 
 
@@ -130,7 +132,7 @@ def attempt(run: Run, resumed: int | None) -> dict[str, object]:
         "git": git_state(Path.cwd()),
         "seeds": dict(seeds(OmegaConf.to_container(run.config, resolve=True))),
         "host": {"name": socket.gethostname(), "cpus": cores(), "python": sys.executable},
-        # On the CPU, Ray's counts serve only for scheduling.
+        # On the CPU, Ray's resources are only counters for scheduling, so they do not describe the hardware.
         "cluster": cluster() if ray.is_initialized() and run.config.trainer.device != "cpu" else None,
     }
 

@@ -1,10 +1,10 @@
 """Starts policies and workers in parallel, and writes every part of a start into the timeline.
 
-Training processes, agent-loop workers and reward workers take long to import and need no GPU memory during that time,
-so all of them start at once. Loading a model and starting engines need GPU memory, so the policies of a pool do both
-one after the other: an engine needs more memory while it starts than afterwards, and vLLM fails if another process
-frees memory while vLLM measures the free memory. Different pools start in parallel. Engines that do not measure free
-memory start in parallel, too (`engines.serving.start_together`).
+The imports of training processes, agent-loop workers and reward workers take long and need no GPU memory, so all these
+processes start at once. Loading a model and starting engines need GPU memory, so the policies of a pool take turns for
+both. There are two reasons: an engine needs more memory while it starts than afterwards, and vLLM fails if another
+process frees memory while vLLM measures the free memory. Different pools start in parallel. Engines that do not measure
+free memory start in parallel, too (`engines.serving.start_together`).
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ def as_nested(per_row: Tensor, masks: Sequence[Tensor]) -> dict[str, Tensor]:
 def gae(part: PolicyRows, values: Tensor, gamma: float, lam: float) -> None:
     """Write verl's generalised advantage estimates (GAE) into a policy's rows. Each row is one trajectory.
 
-    The score of a row becomes the reward of the row's last trained token. verl's formula skips all other tokens, so it
+    The score of a row becomes the reward of the row's last trained token. verl's formula skips untrained tokens, so it
     would lose a score on a final observation. `values` [N, T]: the critic's value of each token. Advantages are
     whitened over all rows, as in verl.
     """
@@ -221,9 +221,10 @@ def gae(part: PolicyRows, values: Tensor, gamma: float, lam: float) -> None:
 
 
 def without_zero_advantage(part: PolicyRows, updates: int, multiple: int) -> list[int]:
-    """Return the rows with an advantage, filled up to a multiple of `multiple` by rows that add nothing to the loss.
+    """Return the indices of the rows with an advantage, filled up to a multiple of `multiple`.
 
-    Padding is the preferred filler, because it is short. But each optimiser step needs at least one real row.
+    The fillers are rows that add nothing to the loss. Padding is preferred, because it is short. But each optimiser
+    step needs at least one real row.
     """
     padding = [i for i, tag in enumerate(part.batch.tags) if is_padding(tag)]
     zero = [i for i, tag in enumerate(part.batch.tags) if not is_padding(tag) and float(part.advantages[i]) == 0.0]

@@ -1,6 +1,6 @@
 """Timeline of a run: spans of the trainer and of the engines, as Trace Events, which Perfetto and Chrome draw.
 
-<trainer.default_local_dir>/timeline.json    a JSON array without its end, as the format allows: an event per line
+<trainer.default_local_dir>/timeline.json    a JSON array without the final `]`, as the format allows; an event per line
 
 Times are wall-clock times. The format has processes and threads: here a process is a pool, and a thread is an engine or
 a trainer. The timeline begins with the run's command; the parts of the start have the number of the first step. A run
@@ -19,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from verl_mas.errors import DataError
 from verl_mas.rollout.busy import Span, merge_spans, seconds
 from verl_mas.run_folder.disk import append_line, recording
 from verl_mas.run_folder.metrics import names as metric_names
@@ -188,15 +189,30 @@ def idle(spans: Sequence[Span], window: Span) -> float:
 
 
 def read_timeline(run: Path) -> list[TimelineEvent]:
-    """Read the events in the folder of a run.
+    """Read the events of a run. `run`: the run's folder, or the file itself.
 
     If steps were repeated after a resume, only the events of the repetition are returned.
     """
+    file = run / FILE if run.is_dir() else run
+    if not file.is_file():
+        value = f"{file} is not a file"
+        rule = f"a training run writes {FILE} into trainer.default_local_dir"
+        fix = "give that folder; an evaluation has no timeline"
+        raise DataError(value, rule=rule, fix=fix)
     events: list[TimelineEvent] = []
-    # A process that is killed leaves at most a part of its last line.
-    whole, _, _ = (run / FILE).read_text(encoding="utf-8").rpartition("\n")
-    for line in whole.splitlines()[1:]:
-        event = TimelineEvent.of(json.loads(line.rstrip(",")))
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        if number == 1 and line == "[":
+            continue
+        try:
+            event = TimelineEvent.of(json.loads(line.rstrip(",")))
+        except (ValueError, TypeError, KeyError):
+            # A process that is killed leaves at most a part of its last line.
+            if number == 1 or not line.startswith("{"):
+                value = f"{file}, line {number}: {line[:80]!r}"
+                rule = "every line is an event of a run, as JSON"
+                fix = f"give the {FILE} of a run"
+                raise DataError(value, rule=rule, fix=fix) from None
+            continue
         if event.event == START:
             events = [earlier for earlier in events if earlier.step < event.step]
         events.append(event)

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 
 # A child of verl's logger, which has the handler in the trainer's process.
 logger = logging.getLogger(f"verl.{__name__}")
-# Interval at which the end of the rollout is polled. verl's 2 s were almost half of a step of 4.5 s on a GPU.
+# Interval at which the end of the rollout is polled. verl's interval of 2 s was almost half of a 4.5 s step on a GPU.
 POLL_SECONDS = 0.25
 
 
@@ -108,7 +108,7 @@ class TeamTrainer(Recorded, SessionValidation):
             pools = {name: spec.pool for name, spec in self.mas.policies.items()}
             self.timeline = Timeline(Path(config.trainer.default_local_dir), pools)
         super().__init__(config)
-        self.use_critic = False  # Each policy has its own critic.
+        self.use_critic = False  # The team's trainer has no critic, because each policy has its own critic.
         self.policies: dict[str, LocalPolicy | FrozenPolicy] = {}
         policies = agents_of(self.mas)
         self.credit = Credit(self.run, list(policies))

@@ -78,7 +78,8 @@ class SessionValidation(PPOTrainer):
         sessions: list[ScoredSession] = []
         columns: list[Columns] = []
         expected: dict[tuple[str, str], int] = {}
-        # Sampling the order of tasks uses random numbers. Restore the state, so that it does not affect training.
+        # The data loader samples the order of tasks with random numbers. Restore the random state afterwards, so that a
+        # validation does not affect training.
         with self.timeline.span(VALIDATE), fork_rng(devices=[]):
             for number, batch in enumerate(self.val_dataloader):
                 rows = self._roll_out(batch, number, expected)
@@ -193,8 +194,8 @@ def pass_rates(sessions: Sequence[ScoredSession], expected: Mapping[tuple[str, s
         task += [0.0] * (count - len(task))
     of_sets = {source: dict(report(list(tasks.values()))) for source, tasks in values.items()}
     overall = mean_of_sets(of_sets)
-    # If sessions have an accuracy, verl already reports its mean, with 0 for failed sessions, so ours is removed. For
-    # rewards, verl reports no mean with 0 for failed sessions.
+    # If sessions have an accuracy, verl already reports its mean, with 0 for failed sessions, so remove our mean. For
+    # rewards, keep our mean, because verl's mean excludes failed sessions.
     for source in {session.source for session in sessions if session.info.get("acc") is not None}:
         of_sets[source] = {name: value for name, value in of_sets[source].items() if not name.startswith("mean@")}
     of_sets["mean_of_sets"] = overall

@@ -144,7 +144,7 @@ class Watcher(Callback):
                 return
         # By now Ray has set its own handler, which prints a C++ stack. Only the main thread may replace it.
         _thread.interrupt_main(SET_SIGTERM)
-        # Stop watching before Ray's exit handler runs: when the driver ends, so do Ray's processes.
+        # Stop watching before Ray's exit handler runs, because it ends Ray's processes, which would then look lost.
         atexit.register(self._over.set)
         answered = time.monotonic()
         while not self._over.wait(SECONDS_BETWEEN_LOOKS):
@@ -166,7 +166,7 @@ class Watcher(Callback):
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
         os.dup2(silence, 2)
-        # Kill processes only after the message, since Ray may end this process when it finds its raylet gone.
+        # Kill processes only after the message, since Ray may end this process when it notices that the raylet is gone.
         if worker._global_node:  # noqa: SLF001
             # Kill the processes that the driver started. In an existing cluster, Ray ends the actors of a driver that
             # is gone.

@@ -55,7 +55,7 @@ async def _disconnected(request: Request) -> None:
 
 
 async def body_of(response: httpx.Response, most: int) -> bytes:
-    """Read the body of a streamed response. Raises TooLong, but truncates the body of an HTTP error instead."""
+    """Read the body of a streamed response. Raises TooLong, except for an HTTP error, whose body is truncated."""
     body = bytearray()
     try:
         async for part in bounded(response.aiter_bytes(), most):

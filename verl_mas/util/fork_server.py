@@ -1,8 +1,8 @@
-"""The fork server: a process that has imported modules once, and forks, so that each fork has them after milliseconds.
+"""The fork server: a process that imports modules once. Its forks have these modules within milliseconds.
 
 This module needs only the standard library, so that any Python from 3.10 can run it. The server has one thread, and
 stores no data of a fork. It passes the input of a fork on as descriptors, so no fork inherits memory of another fork.
-The side of the caller is `verl_mas.util.forks`.
+`verl_mas.util.forks` has the code of the process that starts this server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 CONTROL = 3  # the descriptor of the socket to the caller
 MAX_MESSAGE, MAX_DESCRIPTORS = 65_536, 8
-MOST_SAID = 4000  # last characters of an error that are sent; as JSON they fit in MAX_MESSAGE
+MOST_SAID = 4000  # only this many last characters of an error are sent; as JSON they fit in MAX_MESSAGE
 BY_ITSELF, BY_LIMIT, NOT_STARTED, ON_REQUEST = range(4)
 FAILURE = 4  # the descriptor on which a trial writes why it failed
 _IDLE_S, _TRIAL_S = 5.0, 10
@@ -68,21 +68,25 @@ class CannotFork(Exception):
 
 
 class Forks:
-    """Base of the kinds of forks. The server makes one object from the settings. The constructor may raise
-    CannotFork."""
+    """Base class for a kind of fork.
+
+    The server creates one object of a subclass, with the settings as argument. The constructor may raise CannotFork.
+    """
 
     greeting: dict[str, str]
     """Message to the caller before the first fork. As JSON it fits in MAX_MESSAGE."""
 
     def before_fork(self) -> None:
-        """Called in the server before each fork."""
+        """Prepare the next fork; the server calls this method before each fork."""
 
     def fork(self) -> int:
         return os.fork()
 
     def play(self, limits: Sequence[float], descriptors: Sequence[int], slot: int) -> None:
-        """Called in the fork, which ends when this method returns. `slot` is the smallest number that no other running
-        fork has."""
+        """Do the work of the fork, which ends when this method returns.
+
+        `slot` is the smallest number that no other running fork has.
+        """
         raise NotImplementedError
 
 
@@ -232,7 +236,7 @@ class Server:
                     running.reason = BY_LIMIT
                 _signal(pid, signal.SIGKILL)
                 continue
-            # With threads on all cores, a fork uses CPU time faster than wall time.
+            # A fork with threads on all cores uses CPU time faster than wall time, so divide by the number of cores.
             wait_s = min(wait_s, max(left / _CPUS, 0.01), running.deadline - now)
         return wait_s
 

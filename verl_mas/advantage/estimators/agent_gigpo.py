@@ -19,11 +19,11 @@ from verl_mas.util.later import Tensor, torch
     gamma=0.95,
 )
 def agent_gigpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
-    """agent_grpo's advantage, plus step_weight times a step advantage: the agent's acts on an equal observation of the
-    task are compared.
+    """Add step_weight times a step advantage to agent_grpo's advantage.
 
-    A step is scored by its return: the sum of gamma ** (k - t) * r_k over the agent's acts k >= t in the session. r_k
-    is the act's own reward; the last act also has the team's reward. A penalty counts for its act alone.
+    The step advantage compares the agent's acts that have equal observations in a task. A step is scored by its return:
+    the sum of gamma ** (k - t) * r_k over the agent's acts k >= t in the session. r_k is the own reward of act k; the
+    last act also has the team's reward. A penalty counts for its act alone.
     """
     episode = within(batch, batch.partition("task", "agent"), options)
     steps = batch.partition("task", "agent", "observation")

@@ -8,7 +8,7 @@ from verl_mas.advantage.kernel import Partition, compact
 from verl_mas.advantage.options import REQUIRED
 from verl_mas.util.later import torch
 
-# Columns that identify the part of a session that belongs to one agent. It lies in one group.
+# Columns that identify the acts of one agent in one session. These acts lie in one group.
 SESSION = ("task", "session", "agent")
 
 

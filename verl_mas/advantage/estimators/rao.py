@@ -13,7 +13,7 @@ from verl_mas.errors import DataError
 from verl_mas.util.later import Tensor, torch
 
 
-# It has its own baseline, so it does not read three common options.
+# RAO has its own baseline, so it does not read the common options `baseline`, `scale` and `weighting`.
 @estimator(
     compares_sessions=True,
     one_baseline=True,

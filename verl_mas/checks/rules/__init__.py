@@ -1,10 +1,10 @@
-"""Rules between settings. Each is a plain function of a run, and reports a mistake that people or runs have made.
+"""Rules between settings. Each rule is a plain function of a run, and reports a mistake that users have made.
 
-To add one, write a function into a module of this folder:
+To add a rule, write a function into a module of this folder:
 
     @rule(seen="trl#3199, ms-swift#3980")
     def group_of_one(run: ExaminedRun) -> ConfigError | None:
-        \"\"\"Estimators that compare sessions need more than one per task.\"\"\"
+        \"\"\"Estimators that compare sessions need more than one session per task.\"\"\"
 
 With `of="learning"` or `of="served"`, a rule is a function of (run, view), called for each policy that the run updates
 or serves.
@@ -28,10 +28,10 @@ Check: TypeAlias = Callable[..., Iterable[Problem] | Problem | None]
 @dataclass(frozen=True)
 class Rule:
     check: Check
-    seen: str  # Public threads, or a run that failed
+    seen: str  # Where the mistake was made: public threads, or a run that failed
     team: bool | None  # True: only for teams; False: only for runs without a team; None: for both
     of: str | None  # "learning" or "served": called for each such policy; None: called for the run
-    here: bool  # Whether it is about this machine and its packages
+    here: bool  # Whether the rule is about this machine and its packages
 
     @property
     def name(self) -> str:

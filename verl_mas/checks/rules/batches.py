@@ -36,7 +36,7 @@ def mini_batch_per_gpu(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
 
 @rule(seen="PRIME-RL/Entropy-Mechanism-of-RL#20, sunblaze-ucb/Intuitor#26", of="learning")
 def many_updates(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
-    """Many optimiser steps on one batch let the entropy fall or explode."""
+    """Many optimiser steps on one batch can make the entropy collapse or explode."""
     epochs = view.get("actor.ppo_epochs") or 1
     if (updates := view.updates_per_step * epochs) > MANY:
         value = f"policy {view.name}: {updates} optimiser steps per training step, {stated(view, MINI)}"

@@ -56,7 +56,7 @@ def settings_of_critics(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="verl's own scripts of PPO with +mas=solver_verifier", team=True, of="learning")
 def critic_beside_policy(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
-    """Check what a critic shares with its policy: processes, rows and sequence parallelism."""
+    """Check that a critic fits the processes, rows and sequence parallelism that it shares with its policy."""
     if not run.critics:
         return
     if view.spec.adapter_of:

@@ -34,7 +34,7 @@ def engine_installed(run: ExaminedRun) -> Iterator[Problem]:
     for name in {view.engine for view in run.served}:
         facts = facts_of(name)
         if facts.check_ready:
-            facts.check_ready(device)  # Raises why it cannot run on this device.
+            facts.check_ready(device)  # Raises an error that says why the engine cannot run on this device.
         if facts.package and find_spec(facts.package) is None and not (device == CPU and facts.check_ready):
             value = f"{SECTION}.rollout.name={name}, and {facts.package} is not installed"
             error = ConfigError(value, rule="an engine is installed on every node", fix=facts.install or "install it")
@@ -81,7 +81,7 @@ def gpus_hidden(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="verl#1191, verl#1182, verl#2596")
 def whole_replicas(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Replicas divide the GPUs that serve a policy, and fit on one node where they have to."""
+    """The size of a replica divides the GPUs that serve a policy, and its tensor parallel size fits the nodes."""
     for name in placement.local_policies(run.mas):
         view, shape = run.view(name), placement.pool_shape(run, placement.serving_pool(run.mas, name))
         size, gpus, tensor = placement.replica_size(run, name), sum(shape), int(view.value(TENSOR))
@@ -142,7 +142,7 @@ def pools_used(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="commit 6118edf0: weights were not sent without cupy on a GPU", here=True, of="served")
 def transfer_installed(run: ExaminedRun, view: View) -> Problem | None:
-    """verl sends weights between GPUs with cupy."""
+    """verl needs cupy to send weights between GPUs with nccl or delta_sharded."""
     key = "rollout.checkpoint_engine.backend"
     reason = facts_of(view.engine).lacks("delta_sharded") if view.get(key) == "delta_sharded" else ""
     if view.get(key) in ("nccl", "delta_sharded") and run.config.trainer.device == "cuda" and not find_spec("cupy"):
@@ -186,7 +186,7 @@ def attention_of_gpu(run: ExaminedRun, view: View) -> ConfigError | None:
 
 
 def old_gpu() -> str:
-    """The name of a GPU here that is older than Ampere; empty if none is."""
+    """The name of a GPU of this machine that is older than Ampere; empty if there is no such GPU."""
     import torch
 
     cards = range(torch.cuda.device_count())

@@ -75,7 +75,7 @@ def estimator_has_its_columns(run: ExaminedRun) -> ConfigError | None:
 
 @rule(seen="commit 7097aae9: groups that mixed the prompts of forks", team=True)
 def forks_compared(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Forks of a session number their acts alike, so their acts are not compared or credited by number."""
+    """With forks, acts are not compared or credited by number, because all forks of a session use the same numbers."""
     if run.workflow.forks and run.estimator and run.estimator.numbers_acts:
         rule = "it compares acts by their number, and the forks of a session number theirs alike"
         fix = f"set {PER_AGENT} or mhgpo, which compare all acts of an agent on a task"
@@ -87,7 +87,7 @@ def forks_compared(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="tulerfeng/Video-R1#86, huggingface/trl#3857", team=True)
 def some_reward(run: ExaminedRun) -> Iterator[ConfigError]:
-    """At least one of the rewards that are read has a weight."""
+    """The team's reward or own rewards have a weight, and own rewards have one if the estimator reads them."""
     reward, own = run.mas.reward, run.estimator
     penalties = reward.penalty_on != "none" and any(spec.format_penalty for spec in run.mas.agents.values())
     if not run.learning or penalties:
@@ -187,7 +187,7 @@ def one_weighting(run: ExaminedRun, view: View) -> ConfigError | None:
 
 @rule(seen="commit e6ea2ae8: rows with a KL term are not skipped", team=True, of="learning")
 def skipped_rows(run: ExaminedRun, view: View) -> ConfigError | None:
-    """Rows without advantage count in a KL or entropy term, and in some losses."""
+    """Rows without advantage cannot be skipped if a KL term, an entropy term or the loss counts them."""
     terms = [key for key in ("actor.use_kl_loss", "actor.entropy_coeff") if view.get(key)]
     terms += [] if view.proportional else ["actor.policy_loss.loss_mode"]
     if run.mas.skip_zero_advantage is not True or not terms:

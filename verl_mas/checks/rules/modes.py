@@ -75,7 +75,7 @@ def rows_stored(run: ExaminedRun) -> ConfigError | None:
 
 @rule(seen="verl#2953, docs/train/async.md", team=True, of="learning")
 def corrected(run: ExaminedRun, view: View) -> Problem | None:
-    """The loss corrects for rows that older weights sampled."""
+    """The loss corrects for rows that were sampled with older weights."""
     stale = run.staleness
     if stale is None or not stale.warmup or any(view.correction.get(key) for key in READERS):
         return None
@@ -99,7 +99,7 @@ def awake_together(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="commit 93f105e2, docs/train/async.md", team=True)
 def engines_apart(run: ExaminedRun) -> Iterator[ConfigError]:
-    """In mode separate_async, policies are served on GPUs without training; in other modes, where they are trained."""
+    """Mode separate_async serves policies on GPUs without training; other modes serve them where they are trained."""
     apart = run.mode is SEPARATE
     training = {run.mas.policies[name].pool for name in run.trained if not run.mas.policies[name].adapter_of}
     for name in local_policies(run.mas):

@@ -83,7 +83,7 @@ def sampling(run: ExaminedRun) -> Iterator[Problem]:
                 yield from sampling_errors(given, view.engine, path)
                 yield from engine_errors(given, view.section("rollout"), path)
                 continue
-            # An endpoint may have settings that no other has, so an unknown name is at most a warning.
+            # An endpoint may have settings that we do not know, so an unknown name is at most a warning.
             shared = settable(Sampling).keys() | SET_FOR_EVERY_REQUEST | SET_BY_US.keys()
             yield from sampling_errors({key: given[key] for key in given if key in shared}, None, path)
             for key in (key for key in given if key not in shared and mistyped(key)):

@@ -153,7 +153,7 @@ def adapter_reaches_engine(run: ExaminedRun, view: View) -> Iterator[ConfigError
 
 @rule(seen="patches/README.md: clip-ratio, freeze-vision-tower", of="learning")
 def unread_by_verl(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
-    """verl reads clip_ratio only where both of its bounds are null, and never freeze_vision_tower."""
+    """verl reads clip_ratio only for a bound that is null, and never reads freeze_vision_tower."""
     ratio, low, high = (view.get(f"actor.clip_ratio{part}") for part in ("", "_low", "_high"))
     if ratio not in (0.2, low, high) and None not in (low, high):
         reason = "verl reads clip_ratio only where the two others are null"

@@ -1,7 +1,7 @@
 """Write a data set in verl's format: generated, public, or rows of your own.
 
-`rows` turns a file of rows into one that verl reads. The other names are data sets, of this package or of an installed
-one: each writes train.parquet, test.parquet, validation.parquet and manifest.json into a folder.
+`rows` converts a file of rows into a file that verl reads. The other names are data sets of this package or of an
+installed package. Each writes train.parquet, test.parquet, validation.parquet and manifest.json into a folder.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ class GymItem(Item):
 
     @property
     def key(self) -> str:
-        """The unchanged question is the key, because whitespace and capitals matter in some tasks. `rows` already makes
-        no question twice."""
+        """The unchanged question, because whitespace and capitals matter in some tasks. `rows` makes each question only
+        once."""
         return self.question
 
     def row(self, index: int, split: str) -> dict[str, object]:

@@ -24,7 +24,7 @@ class Numbered(Item):
 
 @DATA_SETS.register("verifiers")
 class Tasks(DataSet):
-    """Tasks of a taskset of verifiers, for the workflow `verifiers`. The first ones are held out."""
+    """Tasks of a taskset of verifiers, for the workflow `verifiers`. The first tasks are held out."""
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("taskset", metavar="TASKSET", help="the id of an installed taskset, such as textarena")

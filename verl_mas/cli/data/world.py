@@ -11,7 +11,7 @@ from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared, check_le
 from verl_mas.data.items import Item
 from verl_mas.environment.worlds.world import OPTIONS, SEED, Setup, find
 
-APART = 10_000_000  # the distance between the first seeds of two training sets; the seeds below it are held out
+APART = 10_000_000  # distance between the first seeds of two training sets; held-out seeds are below this number
 
 
 def episodes(world: str, seeds: Sequence[int], options: str) -> list[Item]:

@@ -1,8 +1,8 @@
 """Files of the Hydra groups, such as `+mas=...` and `+platform=...`. This folder is a package, because Hydra warns
-about other folders.
+about folders that are not packages.
 
-Another package adds files to the groups by an entry point of the group `verl_mas.hydra`. Its value is a package with
-folders of YAML files: `mas/`, `recipe/`, ...
+Another package adds files to the Hydra groups by an entry point of `verl_mas.hydra`. The value of the entry point is a
+package with folders of YAML files: `mas/`, `recipe/`, ...
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from verl_mas.config.registry import installed
 
 
 def packages() -> list[str]:
-    """List the packages with files of the groups, ours first."""
+    """List the packages with files of the Hydra groups; this package comes first."""
     return [__name__, *(point.value for point in installed("verl_mas.hydra"))]
 
 

@@ -86,7 +86,7 @@ class AdapterSender(ServerAdapter):
             return
         configs = cast("dict[str, Fields]", kwargs["peft_config"])
         await self._init_server_adapter()
-        # Every worker reads the stream, because reading it gathers the tensors.
+        # Every worker must read the stream, because reading it gathers each tensor from all workers.
         tensors = by_policy(weights, table)
         if self._engine is None or not self._is_server_tp_leader():
             return
@@ -127,10 +127,12 @@ SAMPLING = frozenset(
     "spaces_between_special_tokens stop stop_regex stop_token_ids stream_interval structural_tag temperature top_k "
     "top_p".split()
 )
-# Sizes of heads in flashinfer 0.6.11, which SGLang 0.5.12 requires: `DISPATCH_HEAD_DIM` in its utils.cuh.
+# Sizes of attention heads that flashinfer 0.6.11 supports (`DISPATCH_HEAD_DIM` in its utils.cuh). SGLang 0.5.12
+# requires this version.
 HEAD_SIZES = (64, 128, 256, 512)
 IMAGES_MB = "SGLANG_VLM_CACHE_SIZE_MB"
-# Interval between aborts of a request: SGLang ignores an abort if its scheduler has not received the request yet.
+# An abort of a request is repeated at this interval, because SGLang ignores an abort if its scheduler has not received
+# the request yet.
 ABORT_AGAIN_S = 0.2
 DRAIN_S = 30.0  # time that running requests have to finish before the engine sleeps
 
@@ -140,7 +142,7 @@ class TeamSglang(AdapterServer, SGLangHttpServer):
 
     SGLang 0.5.12 to 0.5.19 does neither. The request of a cancelled caller continues. If the scheduler must release
     memory or load weights while a request runs, an assertion fails and the server ends. SGLang's own abort holds back
-    later requests, for which a sleep would then wait, so this server rejects later requests.
+    later requests, and a sleep would wait for these requests. So this server rejects later requests.
     """
 
     tokenizer_manager: Manager
@@ -200,14 +202,14 @@ class TeamSglang(AdapterServer, SGLangHttpServer):
         self._rejecting = False
 
     async def sleep(self) -> None:
-        """Wait until no request runs, then sleep. It also waits if `free_cache_engine=False`, where verl's method does
-        nothing, because new weights follow."""
+        """Wait until no request runs, then sleep. With `free_cache_engine=False`, verl's method does nothing, but this
+        method still waits, because new weights follow."""
         await self._drain()
         await super().sleep()
 
     async def release_kv_cache(self) -> None:
-        """Wait until no request runs, then free the cache for weights from another pool. The requests were aborted, but
-        the last batch of a request may still run."""
+        """Wait until no request runs, then free the cache, because weights from another pool follow. The requests were
+        aborted, but the last batch of a request may still run."""
         await self._drain()
         await super().release_kv_cache()
 
@@ -270,7 +272,8 @@ ENGINES.register(ENGINE)(
         sampling=partial(installed_names, "sglang.srt.sampling.sampling_params", SAMPLING),
         needs_tokenizer=True,
         check_model=check_model,
-        # In 0.5.12: `jit_kernel` of rotary embeddings, norms and the KV cache, and flashinfer's attention.
+        # SGLang 0.5.12 compiles its own kernels (`jit_kernel`) for rotary embeddings, norms and the KV cache, and the
+        # kernels of flashinfer's attention.
         compiles=lambda rollout, capability: "SGLang's kernels",
         register_replica=partial(stock.register_replica, ENGINE),
         register_adapter=partial(stock.register_adapter, ENGINE),

@@ -1,4 +1,4 @@
-"""The embedded engine, for machines where no other engine runs. Imports neither torch nor verl."""
+"""The embedded engine, for machines where no other engine runs. This module imports neither torch nor verl."""
 
 from __future__ import annotations
 

@@ -98,8 +98,8 @@ class TeamVllm(AdapterServer, vLLMHttpServer):
             raise _lost() from error
 
     async def wait_for_requests_to_drain(self) -> None:
-        """Raise EngineLost if the engine is dead. This call ends every sampling phase, so no rows of a dead engine are
-        trained on."""
+        """Raise EngineLost if the engine is dead. verl calls this method at the end of every sampling phase, so no rows
+        of a dead engine are trained on."""
         if self.engine.errored:
             raise _lost()
         await super().wait_for_requests_to_drain()
@@ -107,8 +107,8 @@ class TeamVllm(AdapterServer, vLLMHttpServer):
     async def abort_all_requests(self, reset_prefix_cache: bool = True, reject_request: bool = False) -> Fields:
         """Abort at once, including queued requests.
 
-        verl waits up to 60 s until every request has a token, and a queued request gets one only when another request
-        ends. So abort all known requests until verl's call returns.
+        verl waits up to 60 s until every request has a token, and a queued request gets a token only after another
+        request has ended. So abort all known requests repeatedly until verl's call returns.
         """
         stock = super().abort_all_requests(reset_prefix_cache, reject_request)
         if self.node_rank != 0:
@@ -141,8 +141,8 @@ class AdapterEngine:
         return getattr(self._engine, name)
 
     async def list_loras(self) -> set[int]:
-        """Return no adapters. verl asks before every request whether its own adapter is loaded. It is not, so verl
-        sends the request without an adapter, and `generate` adds the request's own adapter."""
+        """Return no adapters. verl asks before every request whether verl's own adapter is loaded. Because it is not
+        loaded, verl sends the request without an adapter, and `generate` adds the adapter that the caller named."""
         return set()
 
     def generate(self, *, lora_request: None, **request: object) -> AsyncGenerator[object, None]:
@@ -215,8 +215,8 @@ def check_ready(device: str | None) -> None:
 
 
 def missing_on_cpu() -> list[str]:
-    """List what vLLM lacks to run on the CPU of this machine, in the order in which to fix it; empty if it lacks
-    nothing."""
+    """List the problems that prevent vLLM from running on the CPU of this machine, in the order in which to fix them;
+    empty if there are no problems."""
     if find_spec(ON_CPU) is None:
         return ["vLLM's CPU build is not installed"]
     missing: list[str] = import_module(f"{ON_CPU}.readiness").readiness()
@@ -224,7 +224,7 @@ def missing_on_cpu() -> list[str]:
 
 
 def check_model(path: str, device: str, options: Mapping[str, object]) -> None:
-    # vLLM fails only at the first request, without naming the cause.
+    # Check the model here, because vLLM would fail only at the first request, without naming the cause.
     if device == platform.DEVICE:
         fix = "use another model, or set actor_rollout_ref.rollout.name=transformers"
         require_head_size(path, CPU_HEAD_SIZES, "vLLM's CPU attention", fix)

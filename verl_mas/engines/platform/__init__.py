@@ -20,7 +20,7 @@ RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # ports that the kernel 
 CHOOSES_PORT = "_get_master_addr_port"
 FIRST_PORT = 20_000  # Ray's workers use the ports below
 # Size of a block of ports. Worker groups that start in parallel choose ports before any of the groups binds a port, so
-# each group takes another block.
+# each group gets a block of its own.
 PORTS = 50
 _tried: set[int] = set()
 
@@ -30,8 +30,8 @@ def selected() -> bool:
 
 
 def register_training_engine(transformer_impl: ModuleType) -> None:
-    """Import our module, whose classes register themselves. This function uses no name of the module: if the module's
-    own import of verl has called this hook, the module is still incomplete."""
+    """Import `platform.fsdp`, whose classes register themselves. This function uses no name of that module, because the
+    module is still incomplete if its own import of verl has called this hook."""
     import verl_mas.engines.platform.fsdp  # noqa: F401
 
 

@@ -71,7 +71,7 @@ class PlatformCPU(PlatformBase):
     def profiler_stop(self) -> None: ...
 
     def ray_resource_name(self) -> str:
-        # verl counts only GPU and NPU when it checks that a resource pool can be placed.
+        # The name is "GPU", because verl counts only GPU and NPU when it checks that a resource pool can be placed.
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:

@@ -32,10 +32,10 @@ def serve(listener: socket.socket) -> list[int]:
     server = os.getpid()
     while True:
         descriptors: list[int] = []
-        # An error must concern one worker only, because the end of this process would end all workers.
+        # Ignore an error with one worker, because an error that ended this process would end all workers.
         with contextlib.suppress(OSError), listener.accept()[0] as connection:
             _, descriptors, _, _ = socket.recv_fds(connection, 1, 4)
-            # Send the reply before the fork: this fails if `hand_over` has gone, and then no worker must start.
+            # Send the reply before the fork. If `hand_over` has ended, sending fails, and then no worker must start.
             if len(descriptors) == 4 and connection.send(b"1") and not os.fork():
                 break
         for descriptor in descriptors:
@@ -57,7 +57,8 @@ def import_modules() -> None:
     # To find the class of a model, verl imports the configurations of all models that read images; import them here.
     importlib.import_module("verl.utils.model").get_hf_auto_model_class(SimpleNamespace(architectures=["CausalLM"]))
     gc.collect()
-    # Freeze all objects: the collector of a fork would write to them, and so copy their memory.
+    # Freeze all objects, because the garbage collector of a fork would write to them, and each write makes the fork
+    # copy their memory.
     gc.freeze()
 
 
@@ -76,7 +77,7 @@ def become(worker: int, *streams: int) -> None:
     os.environ.clear()
     os.environ.update(environment)
     worker_folder.enter()
-    # Ray read these variables when it was imported, so read them again.
+    # Ray read variables of the environment when it was imported, so make Ray read them again.
     raylet = importlib.import_module("ray._raylet")
     raylet.Config.initialize("")
     raylet.AuthenticationTokenLoader.instance().reset_cache()

@@ -40,7 +40,7 @@ MicroBatches: TypeAlias = tuple[list[TensorDict], list[list[int]] | None]
 VENDOR = "verl_mas_shared_prefixes"
 _VARIABLE = "VERL_ENGINE_VENDOR"
 _CUTS = "prepare_micro_batches"  # verl's function, which is replaced while an engine computes
-METRIC = "shared_tokens"  # share of an update's tokens that are not computed, as another row has the same prefix
+METRIC = "shared_tokens"  # share of an update's tokens that are not computed, because another row has the same prefix
 # Settings of a batch that need the logits of all tokens, or of none. With these settings, prefixes are not shared.
 _OTHERWISE = ("use_fused_kernels", "distillation_use_topk")
 _TREE = "tree"
@@ -65,11 +65,11 @@ def chosen(vendor: str) -> Iterator[None]:
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device=["cuda", "npu"], vendor=VENDOR)
 class SharedPrefixes(FSDPEngineWithLMHead):
-    """verl's engine. After a call of `share`, it computes a prefix that several rows share only once.
+    """verl's engine. After a call of `share`, it computes a common prefix of several rows only once.
 
     Trees use FlexAttention on CUDA. Elsewhere they use torch's attention with a mask of all pairs of tokens, because
     FlexAttention has no gradient on a CPU. Each forward pass first switches the model to the attention for trees or for
-    rows. Its backward pass uses the same attention, because it comes before the next forward pass.
+    rows. The backward pass uses the same attention, because it comes before the next forward pass.
     """
 
     shares = False
@@ -163,7 +163,7 @@ class SharedPrefixes(FSDPEngineWithLMHead):
 
     def _micro_batches(self, data: TensorDict, dp_group: ProcessGroup | None = None, **options: Passed) -> MicroBatches:
         """Return verl's micro batches, or micro batches of rows with common prefixes. All workers choose the same kind
-        and the same number."""
+        and the same number of micro batches."""
         verls: MicroBatches = prepare_micro_batches(data=data, dp_group=dp_group, **options)
         self._trees, self._share = False, None
         nested = getattr(data.get("response_mask", None), "is_nested", False)
@@ -234,7 +234,7 @@ class _NothingToOffload:
             merged = normalize_peft_param_name(module.state_dict())
             root = getattr(module, "_fsdp_wrapped_module", module)
             for name, weight in convert_weight_keys(merged, root).items():
-                # Copy the merged weights, because the base's own weights are restored before the receiver reads them.
+                # Copy, because the base's own weights are restored before the receiver reads the merged weights.
                 yield name, (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach().clone()
 
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
@@ -272,8 +272,8 @@ def _nothing(parameters: object) -> None:
 
 
 if get_device_name() == "cpu":
-    # For FSDP1, torch requires parameters on a GPU when it broadcasts them at the start, and verl moves them to a GPU
-    # when it reads them.
+    # Turn off two steps of FSDP1 that need a GPU: torch checks that parameters are on a GPU before it broadcasts them,
+    # and verl moves parameters to a GPU before it reads them.
     _init_utils._check_module_states_for_sync_module_states = _nothing  # type: ignore[assignment]  # noqa: SLF001
     transformer_impl.load_fsdp_model_to_gpu = _nothing  # type: ignore[attr-defined,assignment]
     vars(verls_models).update(load_valuehead_model=_value_model)

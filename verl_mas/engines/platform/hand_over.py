@@ -5,8 +5,8 @@ standard library, so it takes 30 ms.
 
 The worker's command, environment and folder are in a file in memory. This file and the three standard streams are sent
 to the server as descriptors. One byte comes back when the worker is forked. This process then ends, and Ray knows the
-worker by the number with which it registers. If no byte comes, because the server is gone, is busy for too long or
-cannot fork, this process becomes the worker.
+worker by the number with which the worker registers. If no byte comes, because the server is gone, is busy for too
+long or cannot fork, this process becomes the worker.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import sys
 address, *command = sys.argv[1:]
 file = os.memfd_create("worker")
 os.write(file, json.dumps([command, dict(os.environ), os.getcwd()]).encode())
-# In this mode verl sets PYTHONHASHSEED, which Python reads only at its start, so the worker cannot be a fork.
+# For full determinism verl sets PYTHONHASHSEED, which Python reads only at its start, so the worker cannot be a fork.
 if os.environ.get("VERL_FULL_DETERMINISM") != "1":
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as server:
         # Ray waits 60 s for a worker. After this timeout there must be enough time left to import verl.

@@ -26,7 +26,8 @@ MODELS = ("llama", "mistral", "qwen2", "qwen3")
 
 
 class Line(NamedTuple):
-    """A row among rows sorted by their tokens. The last token is left out, because no token after it is predicted."""
+    """A row in a list of rows that is sorted by tokens. The last token of the row is left out, because no token after
+    it is predicted."""
 
     row: int
     length: int
@@ -59,7 +60,7 @@ class Tree:
     depths: Tensor
     ends: Tensor  # the first node after the subtree of each node
     predicting: Tensor  # the nodes that predict the tokens of all replies, row by row
-    predicted: Tensor  # the indices of these tokens among the tokens of all rows
+    predicted: Tensor  # the indices of the predicted tokens among the tokens of all rows
     counts: Tensor  # the number of predicted tokens of each row
 
     @staticmethod
@@ -91,12 +92,12 @@ class Tree:
         )
 
     def mask(self, device: torch.device) -> Tensor:
-        """The attention mask: each node attends to itself, and to the nodes before it that it continues."""
+        """The attention mask: each node attends to itself and to its ancestors in the tree."""
         nodes, ends = torch.arange(len(self.tokens), device=device), self.ends.to(device)
         return (nodes <= nodes[:, None]) & (nodes[:, None] < ends)
 
     def blocks(self, device: torch.device) -> BlockMask:
-        """The same mask for FlexAttention, which skips blocks to which no node attends."""
+        """The mask of `mask` in the form for FlexAttention, which skips blocks to which no node attends."""
         ends, size = self.ends.to(device), len(self.tokens)
 
         def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -122,8 +123,8 @@ class Work:
 def cut(rows: Sequence[Line], most: int, work: Work) -> list[list[int]]:
     """Cut rows into micro batches of at most `most` tokens and predictions, or of a single row.
 
-    A row joins the micro batch before it if that is at most as much work as a micro batch of its own. Joining can be
-    more work, because attention is computed for all pairs of tokens of a micro batch.
+    A row joins the previous micro batch if this adds at most as much work as a new micro batch for the row would take.
+    Joining can be more work, because attention is computed for all pairs of tokens of a micro batch.
     """
     batches: list[list[int]] = []
     tokens = predicted = 0

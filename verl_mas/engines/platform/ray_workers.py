@@ -1,9 +1,9 @@
-"""Ray's workers as forks of one process that has imported everything that all of them import.
+"""Starts Ray's workers as forks of one process that has already imported the modules that all workers import.
 
-A run has about ten worker processes. Each would import verl, torch and transformers, which takes 7 s of a core and 400
-MB; a fork takes milliseconds and shares the memory. Ray starts each worker by the `py_executable` of the runtime
-environment. Here this is `hand_over`, which asks `forked_worker` to fork the worker. A worker that cannot be forked
-imports the modules itself.
+A run has about ten worker processes. Without forks, each worker would import verl, torch and transformers, which takes
+7 s of a core and 400 MB; a fork takes milliseconds and shares the memory. Ray starts each worker by the `py_executable`
+of the runtime environment. This module sets `py_executable` to `hand_over`, which asks `forked_worker` to fork the
+worker. A worker that cannot be forked imports the modules itself.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def fork_workers(config: DictConfig) -> None:
     folder = tempfile.TemporaryDirectory(prefix="verl_mas_workers_", ignore_cleanup_errors=True)
     atexit.register(folder.cleanup)
     address = os.path.join(folder.name, "socket")
-    # Ray reads both variables when it is imported. The job is the first of its cluster, and the raylet lives as long as
-    # the driver.
+    # Ray reads both variables when it is imported. The job is the first job of its cluster. The driver's process id
+    # replaces the raylet's, because the raylet lives as long as the driver.
     process = {"RAY_JOB_ID": "01000000", "RAY_RAYLET_PID": str(os.getpid())}
     # Only the started process listens at the socket. Once it has ended, nothing answers there, so workers start without
     # it.

@@ -23,7 +23,7 @@ from verl_mas.engines.transformers.lora import Adapters
 from verl_mas.engines.transformers.request import FinishReason, RequestSampling, Sample
 from verl_mas.errors import ConfigError, EngineLost, RequestError
 
-COLUMNS_AT_ONCE = 64  # the cache grows in such steps, so that it is not copied for every longer request
+COLUMNS_AT_ONCE = 64  # the cache grows by a multiple of this, so that it is not copied for every longer request
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class ContinuousBatcher:
         return aborted
 
     def release_memory(self) -> None:
-        """Free the cache's memory; only while idle."""
+        """Free the cache's memory. Call this only while `idle`."""
         assert self.idle, "requests still need the cache"
         self._cache.clear()
 
@@ -146,7 +146,7 @@ class ContinuousBatcher:
         joining = self._admissible()
         if not joining:
             return
-        # Sorted, so that equal prompts of one adapter are prefilled once, and similar lengths need little padding.
+        # Sort, so that equal prompts of one adapter are prefilled once, and similar lengths need little padding.
         joining.sort(key=lambda sample: (len(sample.prompt), sample.names, sample.adapter or ""))
         columns = max(sample.max_length for sample in (*self._running, *joining))
         self._cache.reserve(len(self._running) + len(joining), -(-columns // COLUMNS_AT_ONCE) * COLUMNS_AT_ONCE)
@@ -196,7 +196,7 @@ class ContinuousBatcher:
 
     def _shared(self, adapter: str | None, prompt: tuple[int, ...]) -> tuple[int, int]:
         """Find the running row that shares the longest prefix with this prompt, and the length of the prefix."""
-        # Skip rows with tokens of earlier weights, because their keys and values come from these weights.
+        # Skip rows that have tokens of earlier weights, because the keys and values of such rows are outdated.
         rows = (
             (number, _common(prompt, row.names[: row.cached]))
             for number, row in enumerate(self._running)
@@ -291,7 +291,7 @@ def sample_tokens(logits: torch.Tensor, rows: Sequence[Sample]) -> tuple[list[in
     """Return the next token of each row, and its log-prob under the distribution it is sampled from.
 
     This is the distribution after temperature, top-k and top-p (vLLM's `processed_logprobs`). For a greedy row it is
-    the model's own distribution. A row without a valid distribution gets NaN.
+    the model's own distribution. If a row has no valid distribution, its log-prob is NaN.
     """
     log_probs = torch.log_softmax(_processed(logits.float(), rows), dim=-1)
     failed = log_probs[:, 0].isnan()  # one logit of NaN or +inf makes the whole row NaN
@@ -387,8 +387,8 @@ class RowCache(Cache):
     def append(self, prefilled: Cache, sources: Sequence[int], known: Sequence[int], longest: int) -> None:
         """Add a row for each entry of `sources`, which is the index of a row of `prefilled`.
 
-        The row for entry i has `known[i]` copied columns, then a gap up to the largest number in `known`, then its new
-        columns. The added rows have no gaps; the longest of them has `longest` columns.
+        In `prefilled`, the row for entry i has `known[i]` copied columns, then a gap up to the largest number in
+        `known`, then its new columns. The added rows have no gaps; the longest of them has `longest` columns.
         """
         new, most = slice(self.rows, self.rows + len(sources)), max(known)
         columns, lengths = torch.arange(longest), torch.tensor(known)[:, None]
@@ -415,7 +415,7 @@ class RowCache(Cache):
         self._buffers, self.rows, self._capacity = [], 0, (0, 0)
 
     def aim(self, positions: torch.Tensor, columns: int) -> None:
-        """Set the column that the next forward writes in each row, and the number of columns that it reads."""
+        """Set the column that the next forward pass writes in each row, and the number of columns that it reads."""
         self._positions, self._columns = positions, columns
 
     def update(

@@ -56,7 +56,7 @@ class Images:
         self._token: int | None = getattr(model.config, "image_token_id", None)
 
     def read(self, prompt: Sequence[int], images: Sequence[object], options: Mapping[str, object]) -> Sight | None:
-        """Read the images of a prompt; None for a prompt of text."""
+        """Read the images of a prompt; None for a prompt without images."""
         if not images and self._token is None:
             return None
         if self._positions is None or self._processor is None or self._token is None:

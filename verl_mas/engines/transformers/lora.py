@@ -1,4 +1,4 @@
-"""LoRA adapters on one model; each row of a batch uses one of them or the bare model."""
+"""LoRA adapters on one model; each row of a batch uses one of the adapters or the bare model."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Adapters:
         require(name, self._places, ready=name in self._modules)
 
     def aim(self, rows: Sequence[str | None]) -> None:
-        """Set the adapters of the next forward's rows."""
+        """Set the adapter of each row of the next forward pass."""
         places = [self._places[name] for name in set(rows) if name is not None]
         if places:
-            # No row uses adapters outside of this range, so they take no time.
+            # Compute only this range of the stacks, because no row uses adapters outside of it.
             self._used = slice(min(place.start for place in places), max(place.stop for place in places))
             like = next(iter(self._linears.values())).weight
             scales = self._scales[[self._number[name] for name in rows], None, self._used]
@@ -62,7 +62,8 @@ class Adapters:
 
     @torch.no_grad()
     def update(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Give an adapter new weights, by PEFT's names. All of its weights change, or none."""
+        """Replace the weights of an adapter. `tensors`: PEFT's name -> weight. If the tensors do not fit the adapter,
+        raise EngineLost before any weight changes."""
         given = {_parsed(key): tensor for key, tensor in tensors.items()}
         modules = {module for module, _ in given}
         self._check(name, given, modules)
@@ -110,7 +111,8 @@ def _parsed(key: str) -> tuple[str, str]:
 
 
 class AdapterUpdate:
-    """Collects the buckets of one update, which contains all adapters, and then applies them between two tokens."""
+    """Collects the buckets of one update, which contains all adapters, and then applies the update between two
+    tokens."""
 
     in_place = False
 

@@ -34,7 +34,7 @@ class TransformersReplica(OffsetReplica, RolloutReplica):
         variables = {
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
-            # The server reserves no GPU from Ray, because it shares the GPU of its worker.
+            # Make the GPUs of the training worker visible. The server shares them, so it reserves no GPU from Ray.
             platform.visible_devices_envvar(): ",".join(devices),
             **dict.fromkeys(platform.ray_noset_envvars(), "1"),
         }

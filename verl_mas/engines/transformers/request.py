@@ -78,7 +78,7 @@ class Sample:
     sampling: RequestSampling
     generator: random.Random
     adapter: str | None = None
-    drawn: int = 0  # the number of last tokens of the prompt that are the first tokens of an aborted reply
+    drawn: int = 0  # how many tokens at the end of the prompt are the first tokens of an aborted reply
     sight: Sight | None = None
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)

@@ -116,7 +116,7 @@ class TransformersServer:
     async def update_weights(self, bucket: list[Packed], last: bool, global_steps: int | None = None) -> None:
         """Copy weights into the running model between two tokens; with adapters, only their weights are sent.
 
-        No token is sampled with part of an update. Running requests keep the keys and values of the old weights.
+        No token is sampled with partly updated weights. Running requests keep the keys and values of the old weights.
         """
         async with self._between_steps:
             if self._update is None:
@@ -156,7 +156,8 @@ class TransformersServer:
             await asyncio.wait(list(self.futures.values()))
 
     async def abort_all_requests(self, reject_request: bool = False) -> Fields:
-        """End running requests with the tokens that they have. Hold, or reject, new ones until `resume_generation`."""
+        """End running requests with the tokens that they have. Until `resume_generation`, new requests wait, or are
+        rejected if `reject_request` is True."""
         self._rejecting = reject_request
         self._gate.clear()
         return {"aborted_count": await self._abort()}
@@ -187,8 +188,8 @@ class TransformersServer:
         config = self.config
         left = self.batcher.max_length - prompt_length
         wanted = params.pop("max_tokens", None) or params.pop("max_new_tokens", None)
-        # Limit the reply as verl's other engines do: to what the response length and the context leave, but at least
-        # one token.
+        # Limit the reply as in verl's other engines: it must fit the response length and the rest of the context, and
+        # may always have one token.
         limit = wanted or min(config.response_length, config.prompt_length + config.response_length - prompt_length)
         params.setdefault("repetition_penalty", config.repetition_penalty)
         params.setdefault("ignore_eos", config.ignore_eos)
@@ -219,7 +220,7 @@ class TransformersServer:
                 await self._work.wait()
                 await self._whole.wait()
                 async with self._between_steps:
-                    # The first bucket of an update may have arrived in the meantime.
+                    # Check again, because the first bucket of an update may have arrived in the meantime.
                     finished = await asyncio.to_thread(self.batcher.step) if self._whole.is_set() else []
                 for sample, listener in self._listeners.items():
                     listener(sample.tokens)
@@ -301,7 +302,7 @@ WORTH_IT = 1 << 16  # smaller layers are left as they are, because calling oneDN
 
 
 class OneDnnLinear(nn.Linear):
-    """`nn.Linear` on the same weights, for inference in float32 on a CPU."""
+    """`nn.Linear` that computes with oneDNN on the same weights, for inference in float32 on a CPU."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         product = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001  torch's only name for it

@@ -45,7 +45,7 @@ async def pack(weights: Weights, bucket_bytes: int) -> AsyncIterator[list[Packed
 
 
 class WeightUpdate:
-    """Copies buckets into a model in place and checks that together they were the whole model."""
+    """Copies buckets into a model in place, and checks that the buckets together contained the whole model."""
 
     in_place = True  # while buckets are loaded, the model is a mix of two versions
 

@@ -20,7 +20,8 @@ class ProgramAttempt:
 
     program: str | None
     compiles: bool = False
-    ends: bool = False  # whether it ends without an error on the first example, or on the first test without an example
+    # Whether the program ends without an error on the first example or, if there is no example, on the first test.
+    ends: bool = False
     share: float = 0.0
 
     @property
@@ -71,7 +72,7 @@ class Runner:
         if ran.status is Status.SYNTAX_ERROR:
             return ProgramAttempt(program)
         if ran.status is Status.TIMED_OUT:
-            # It would most likely reach the time limit on every hidden test, too.
+            # Skip the hidden tests, because the program would most likely reach the time limit on each of them, too.
             return ProgramAttempt(program, compiles=True)
         passed = [verdict.passed for verdict in await self.verdicts(program, self.problem.tests)]
         return ProgramAttempt(program, True, ran.ok, sum(passed) / len(passed))

@@ -17,7 +17,8 @@ INPUT, OUTPUT = Tag("input"), Tag("output")
 
 @dataclass(frozen=True)
 class WrittenCase:
-    """The input and the expected output, as text. For a function: a JSON list of its arguments, and a JSON value."""
+    """The input and the expected output, as text. In a test of a function, the input is a JSON list of the arguments,
+    and the output is a JSON value."""
 
     input: str
     output: str

@@ -11,7 +11,7 @@ from verl_mas.environment.execution.unit_tests import Returns, Stdio, Verdict
 from verl_mas.workflow import CodeBlock, Codec, Malformed, Message, Task, with_instruction
 from verl_mas.workflow.codecs import visible
 
-# Limits for a program's output, and for the texts of a test, in later prompts.
+# Maximum number of characters of a program's output, and of the input or output of a test, in later prompts.
 MAX_CHARS, MAX_COMPACT_CHARS = 1_000, 32
 # The last line of a compact prompt. It tells a tiny model that has both roles which role to play.
 CODER, TESTER = "C", "T"
@@ -26,7 +26,7 @@ class Feedback:
     program: str | None
     case: WrittenCase | None
     verdict: Verdict | None
-    example: bool = False  # whether the test belongs to the problem, and not to a colleague
+    example: bool = False  # whether the test is an example of the problem, not a test that a colleague wrote
 
 
 class Words:

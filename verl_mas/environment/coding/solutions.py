@@ -20,7 +20,8 @@ FORM, COMPILES, PRINTS, RIGHT = 0.2, 0.1, 0.1, 0.8
 
 @dataclass(frozen=True)
 class Solution:
-    """One candidate. `answer` is None if no answer can be read. `report` is its text in later prompts."""
+    """One candidate solution. `answer` is None if no answer can be read. `report` is the text that stands for the
+    candidate in later prompts."""
 
     reply: Reply
     answer: str | None
@@ -33,7 +34,8 @@ Solve = Callable[[Reply], Awaitable[Solution]]
 
 
 async def chosen(team: Team, replies: Sequence[Reply], solve: Solve) -> Solution:
-    """Reward each candidate and commit one. The team part of a candidate's reward is 1 if it is right."""
+    """Reward each candidate, and commit one of them. With several candidates, the team part of a candidate's reward is
+    1 if the candidate is right, else 0."""
     solutions = await asyncio.gather(*map(solve, replies))
     give_team_parts(replies, [float(solution.right) for solution in solutions])
     return dict(zip(replies, solutions, strict=True))[team.commit(replies)]
@@ -52,7 +54,7 @@ def compute(task: Task, before: str = "") -> list[Message]:
 
 
 async def reasoned(reply: Reply, truth: str | None) -> Solution:
-    """Reward a reasoned reply: 0.2 for a box, 0.8 for a right answer; nothing without a ground truth."""
+    """Reward a reasoned reply: 0.2 for a box, and 0.8 for a right answer. Without a ground truth, set no reward."""
     boxed = reply.parse(BoxedAnswer())
     answer = None if isinstance(boxed, Malformed) else boxed
     if truth is None:
@@ -63,8 +65,8 @@ async def reasoned(reply: Reply, truth: str | None) -> Solution:
 
 
 async def computed(reply: Reply, truth: str | None, execution: Execution) -> Solution:
-    """Reward a program: 0.1 if it compiles, 0.1 for a readable output, 0.8 for a right answer; nothing without a ground
-    truth."""
+    """Reward a program: 0.1 if it compiles, 0.1 for a readable output, and 0.8 for a right answer. Without a ground
+    truth, set no reward."""
     code = reply.parse(CodeBlock())
     if isinstance(code, Malformed):
         ran = Result(Status.SYNTAX_ERROR, stderr=code.reason)

@@ -22,9 +22,9 @@ class Written:
 
 
 class CodeTeam(Workflow):
-    """Override `agents` and `run`. The base class owns the coder's acts and their rewards.
+    """Base class: subclasses define `agents` and `run`, and this class runs and rewards the coder's programs.
 
-    Hidden tests are used for rewards alone: they are in no prompt, and no session ends because of them.
+    Hidden tests affect only the rewards: no prompt contains them, and no session ends because of them.
     """
 
     branches = True

@@ -22,14 +22,14 @@ class Executor(Protocol):
     """Runs programs that a model wrote, and contains them.
 
     If the executor itself fails, it raises an error and gives no verdict.
-    Many sessions use it at the same time, and event loops may start and end meanwhile.
+    Many sessions use an executor at the same time, and event loops may start and end during its lifetime.
     """
 
     def check(self) -> None:
         """Raise an error before a run starts if programs cannot be run, for example because a service is down."""
 
     async def execute(self, program: str, stdin: str = "", limits: Limits = ...) -> Result:
-        """Run a program; cancelling the call ends it."""
+        """Run a program. If this call is cancelled, the program is ended."""
 
     async def call(self, program: str, calls: Sequence[Call], limits: Limits = ...) -> list[Answer]:
         """Run a program, then the calls in the same process. Returns one answer per call."""
@@ -51,16 +51,16 @@ class Execution:
     """Packages that programs may import in addition to the standard library, such as numpy and sympy."""
 
     cpu_s: Annotated[float, Above(0), Range(high=3600)] = 2.0
-    """CPU seconds of a program."""
+    """The limit of a program's CPU time, in seconds."""
 
     memory_mb: Annotated[int, Range(16, 2**20)] = 256
-    """Memory of a program, in MB."""
+    """The limit of a program's memory, in MB."""
 
     output_bytes: Annotated[int, Range(64, 2**30)] = 65_536
-    """Bytes that a program may print to stdout, and to stderr."""
+    """Maximum number of bytes that a program may print to each of stdout and stderr."""
 
     slots: Count = 2
-    """Programs that run at once per worker process."""
+    """Maximum number of programs that run at the same time in a worker process."""
 
     url: str | None = None
     """The address of the service, for executors that send programs to a service."""

@@ -45,7 +45,7 @@ class Status(Enum):
     TIMED_OUT = "timed out"
     OUT_OF_MEMORY = "out of memory"
     TOO_MUCH_OUTPUT = "too much output"
-    KILLED = "killed"  # by a signal, before it reached a limit
+    KILLED = "killed"  # a signal ended it before it reached a limit
 
 
 @dataclass(frozen=True)

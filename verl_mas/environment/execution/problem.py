@@ -22,7 +22,7 @@ _FIX = "prepare the data with `verl-mas data code`, or remove such rows"
 
 @dataclass(frozen=True)
 class Fields:
-    """A ground truth as the dataset has it. A test of a function is an assert."""
+    """A ground truth in the form of the dataset, in which a test of a function is an assert statement."""
 
     kind: Literal["stdio", "call"]
     tests: Sequence[Stdio | str] = ()
@@ -40,7 +40,7 @@ class Problem:
     golden: str | None = None
     """A program that passes the tests."""
     time_limit_s: float | None = None
-    """CPU seconds of a program; None: the team's setting."""
+    """The limit of a program's CPU time, in seconds; None: the limit in the team's settings."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tests", tuple(self.tests))
@@ -78,7 +78,7 @@ class Problem:
         return _read(ground_truth)
 
 
-@lru_cache(maxsize=256)  # every session of a task reads it, and parsing large literals takes a while
+@lru_cache(maxsize=256)  # every session of a task reads the ground truth, and parsing large literals takes a while
 def _read(text: str) -> Problem:
     try:
         found = load_dataclass(Fields, json.loads(text), "ground_truth")

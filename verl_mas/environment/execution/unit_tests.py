@@ -96,8 +96,8 @@ def _returned(test: Returns, answer: Answer) -> Verdict:
 
 
 def same_output(got: str, expected: str) -> bool:
-    """Whether the tokens are the same. If the expected number has a point or an exponent, numbers may differ by 1e-6
-    times the larger of 1 and the expected number."""
+    """Whether two outputs have the same tokens, separated by whitespace. If an expected number has a point or an
+    exponent, the printed number may differ from it by 1e-6 times the larger of 1 and the expected number."""
     tokens, wanted = got.split(), expected.split()
     return len(tokens) == len(wanted) and all(map(_same_token, tokens, wanted))
 

@@ -20,7 +20,8 @@ SHELL = 128  # if a signal ends a command, a shell's exit code is this number pl
 MARK = "verl-mas answer: "
 
 # The process sets its own limits, because code between fork and exec is not safe in a process with threads, and a
-# service has no limit of the CPU time. Python ignores SIGXFSZ, so a program could flood its output until it times out.
+# service has no limit of the CPU time. Python ignores SIGXFSZ by default; the wrapper resets it, because otherwise a
+# program could flood its output until it times out.
 _TEXT = """\
 def _run(limits, source):
     import os, resource, signal, sys, types
@@ -47,7 +48,8 @@ _run({limits!r}, {program!a})
 def wrapped(program: str, limits: Limits, **rlimits: int) -> str:
     """Return the text to run. `rlimits` are further limits of the process, by their names in `resource`."""
     cpu = math.ceil(limits.cpu_s)
-    # At the first CPU limit, the kernel sends a signal that names the cause. At the second limit, it kills the process.
+    # At the soft limit of the CPU time, the kernel sends SIGXCPU, which `status_of` recognises. At the hard limit, the
+    # kernel kills the process.
     values = {"RLIMIT_CPU": (cpu, cpu + 1), **{name: (value, value) for name, value in rlimits.items()}}
     return _TEXT.format(limits=values, program=program, not_compiled=NOT_COMPILED)
 

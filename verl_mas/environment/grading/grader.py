@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from verl_mas.config.registry import Registry
 
-# Whether the session answers a question, and is neither training nor evaluation. Only then may a ground truth be
-# missing. The session runs as in training, but its grades mean nothing, so its outcome leaves them out.
+# Whether the session answers a question of a user, without a ground truth. In training and evaluation, a missing ground
+# truth is an error. Such a session runs as in training, but its grades mean nothing, so its outcome excludes them.
 ASKED: ContextVar[bool] = ContextVar("asked", default=False)
 UNKNOWN = "(unknown)"
 

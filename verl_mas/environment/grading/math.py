@@ -52,11 +52,11 @@ class Grade(enum.Enum):
 
     @property
     def checked(self) -> bool:
-        """Whether the grade says something about the answer, and not only about the check."""
+        """Whether the answer was checked; False if the check timed out or crashed."""
         return self not in (Grade.TIMED_OUT, Grade.CRASHED)
 
 
-# One answer of each kind, because sympy imports modules and fills caches on first use.
+# Answers of each kind, which are checked at the start, because sympy imports modules and fills caches on first use.
 _WARM_UP = (
     ("\\frac{1}{2}", "0.5"),
     ("\\sqrt{2}", "2^{1/2}"),
@@ -216,7 +216,7 @@ class AnswerChecker:
         return self._without_pool(pair) or self._result(pair, self._pool.submit(*pair).result())
 
     async def agrade(self, truth: object, answer: str | None) -> Grade:
-        """`grade`, without blocking the event loop."""
+        """Grade as `grade` does, without blocking the event loop."""
         pair = _Pair.of(truth, answer)
         grade = self._without_pool(pair)
         return grade or self._result(pair, await asyncio.wrap_future(self._pool.submit(*pair)))
@@ -239,7 +239,8 @@ class AnswerChecker:
 
     def _result(self, pair: _Pair, result: str) -> Grade:
         grade = Grade(result)
-        # A first timeout may be due to a busy machine. An answer that times out again would always cost the time limit.
+        # A first timeout may be due to a busy machine, so it is not cached. A second timeout is cached, because the
+        # answer would cost the whole time limit each time.
         if grade.checked or pair in self._timed_out:
             if len(self._cache) >= CACHED:
                 self._cache.clear()
@@ -259,8 +260,8 @@ def shared_checker() -> AnswerChecker:
 # The functions below check that an answer states a value, and nothing that math-verify would ignore.
 #
 # math-verify drops what it does not know and reads the rest: `\neq 7`, `8=7`, `7 \text{ or eight}` and `1 \\ 7` all
-# mean 7 to it. A policy that is rewarded for them learns to write noise. Notation that the ground truth itself uses is
-# allowed in the answer.
+# mean 7 to it. A policy that is rewarded for such answers learns to write noise. Notation that the ground truth itself
+# uses is allowed in the answer.
 
 _COMMAND = re.compile(r"\\([A-Za-z]+|.)", re.DOTALL)
 # Commands that are part of a value or of its typography.
@@ -294,7 +295,7 @@ _CHANGING_WORDS = frozenset(
     zero one two three four five six seven eight nine ten eleven twelve
     """.split()
 )
-# A text with a digit is not a unit, as in `7 \\text{8}`.
+# A text command with a digit, as in `7 \\text{8}`, is not a unit.
 _TEXT = re.compile(r"\\(?:text\w*|mbox|math\w+)\s*\{([^{}]*)\}")
 _WORD = re.compile(r"[A-Za-z]{2,}")
 
@@ -311,14 +312,13 @@ _ASSIGNS = re.compile(r"=|\\in(?![A-Za-z])|∈")
 _SEPARATOR = re.compile(r",|;|\\q?quad|\\text\{\s*(?:or|and)\s*\}")
 # A base of a number, as in `101_2`; base ten changes nothing.
 _BASE = re.compile(r"\d\s*_\s*(?!\{10\})")
-# `8 % 7` is not seven: a percent sign ends its number.
+# `8 % 7` must not be read as 7, so no number, word, command or bracket may follow a percent sign.
 _PERCENT_INSIDE = re.compile(r"%\s*[\w\\(]")
 _INTERVAL = re.compile(r"[\[(].*,.*[\])]|\\cup|\\infty|∪|∞", re.DOTALL)  # noqa: RUF001
 
 
 def objection(truth: str, answer: str) -> Literal["wrong", "unreadable"] | None:
-    """Return the grade of an answer that says more than a value, or something else; None if the values must be
-    compared."""
+    """Return the grade of an answer that does not simply state a value; None if the values must be compared."""
     if any(_unreadable(truth, answer)):
         return "unreadable"
     return "wrong" if any(_wrong(truth, answer)) else None
@@ -358,7 +358,8 @@ def _words(text: str, joins: Set[str]) -> set[str]:
 
 
 def _is_set(truth: str) -> bool:
-    """Whether the truth is an interval or an inequality, each of which can be written as the other."""
+    """Whether the ground truth is an interval or an inequality. An interval can be written as an inequality, and an
+    inequality as an interval."""
     return _compares(truth) or _INTERVAL.search(truth) is not None
 
 

@@ -1,4 +1,4 @@
-"""Processes of a `BoundedPool`: the fork server imports one function and warms it up, and each fork answers its calls.
+"""Processes of a `BoundedPool`: the fork server imports and warms up one function, and forks answer calls of it.
 
 Like the fork server, this module needs only the standard library, in addition to the function.
 """

@@ -21,7 +21,8 @@ from verl_mas.environment.grading import pool_worker
 from verl_mas.errors import MasError
 from verl_mas.util.forks import Fork, ForkServer, Restarted, ServerLost
 
-# Results of calls that return none: the time limit is over; the process died, ran out of memory, or the call raised.
+# Results of calls that did not return: TIMED_OUT after the time limit; CRASHED if the process died or ran out of
+# memory, or if the function raised an exception.
 TIMED_OUT, CRASHED = "timed_out", pool_worker.CRASHED
 
 

@@ -1,7 +1,7 @@
-"""Runs an MCP server. When its client ends, also by SIGKILL, this script ends the server and every process that it
-started.
+"""Runs an MCP server. When the client of the server ends, even by SIGKILL, this script ends the server and every
+process that the server started.
 
-The script needs only the standard library: python -I -S mcp_guard.py <process id of the client> <command>
+The script needs only the standard library. Usage: python -I -S guard.py <process id of the client> <command>
 """
 
 import ctypes
@@ -12,8 +12,8 @@ import time
 from contextlib import suppress
 
 POLL_S = 0.1
-# Seconds between SIGTERM and SIGKILL for the server. The client of the package mcp kills this process 2 s after its own
-# SIGTERM.
+# Seconds between SIGTERM and SIGKILL for the server. They must be fewer than 2, because the client of the package mcp
+# sends this process a SIGTERM, and kills it 2 s later.
 GRACE_S = 1.0
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -22,7 +22,7 @@ def main(client: int, command: list[str]) -> None:
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
     if sys.platform == "linux":
-        # A process whose parent ends becomes a child of this one, even if it left the server's group.
+        # A descendant whose parent ends becomes a child of this process, even if it left the server's process group.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     server = os.fork()
     if server == 0:
@@ -76,7 +76,8 @@ def _reaped(server: int) -> "int | None":
 
 
 def _end_all(server: int) -> None:
-    """End every descendant: the children of a killed process become children of this one, so all are reached."""
+    """End every descendant. The children of a killed process become children of this process, so the loop reaches
+    them, too."""
     deadline = time.monotonic() + GRACE_S
     while time.monotonic() < deadline:
         for child in (-server, *_children()):

@@ -1,5 +1,5 @@
-"""MCP servers as a source of tools. Each server is started once per process and ends with the process, whatever ends
-it.
+"""MCP servers as a source of tools. Each server is started once per process, and ends when the process ends, even if
+the process is killed.
 
 The servers have their own thread and event loop, because the event loops of sessions may begin and end.
 """
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class McpError(Exception):
-    """A call without a result; its text is for the model."""
+    """A tool call that failed. The model gets the text of the error as the result of the call."""
 
 
 def tool_name(server: str, tool: str) -> str:
@@ -60,7 +60,7 @@ class McpServers:
     """
 
     def __init__(self, specs: Mapping[str, McpSpec], log_folder: str | Path | None = None):
-        # Without a folder, logs serve only for messages, and are deleted with these servers.
+        # Without a log folder, error messages still quote the logs, which are deleted when the servers stop.
         self._temporary = (
             None if log_folder or not specs else TemporaryDirectory(prefix="verl-mas-mcp-", ignore_cleanup_errors=True)
         )
@@ -80,7 +80,7 @@ class McpServers:
         raise_all(error for server in self._servers for error in server.missing())
         if not self._servers or self._loop is not None:
             return self
-        # mcp logs a traceback for each line of a server that is not a message.
+        # Silence this logger, which logs a traceback for each line of a server that is not a message.
         logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
         self._loop = LoopThread("mcp")
         atexit.register(self.stop)
@@ -133,7 +133,7 @@ class _McpServer:
         self._warned = False
 
     def missing(self) -> Iterator[ConfigError]:
-        """Find what the server needs but this machine lacks."""
+        """Yield an error for each requirement of the server that this machine does not meet."""
         if importlib.util.find_spec("mcp") is None:
             value = f"mas.mcp.{self.name}, and the package mcp is not installed"
             rule = "MCP servers are used through their official client package"
@@ -228,7 +228,7 @@ class _McpServer:
 
 
 class _Connection:
-    """One start of a server. It has `client` and `tools` once it is `ready`."""
+    """The connection of one start of a server. `client` and `tools` are set when `ready` is done."""
 
     client: Client
     tools: list[mcp_types.Tool]

@@ -91,7 +91,7 @@ class RetrieverClient:
         limits = httpx.Limits(max_connections=self.connections, max_keepalive_connections=self.connections)
         self._http = httpx.AsyncClient(timeout=self.timeout_s, limits=limits, transport=self.transport, trust_env=False)
         self._shown = bare_address(self.url)  # the URL without a password, for errors that models read and records keep
-        self._batches: dict[int, _Batch] = {}  # the batch that takes queries, by the number of passages
+        self._batches: dict[int, _Batch] = {}  # maps a number of passages to the batch that takes its queries
         self._sending: set[asyncio.Task[list[SearchResult]]] = set()
 
     async def search(self, query: str, topk: int | None = None) -> SearchResult:
@@ -160,7 +160,7 @@ class RetrieverClient:
             raise _RetrieverDown(f"no whole response in {2 * self.timeout_s:g} s") from error
         except TooLong as error:
             raise _refused(str(error)) from error
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: an empty part of the host
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: empty label in the host
             raise _RetrieverDown(f"{type(error).__name__}: {error}".rstrip(": ")) from error
         refused = f"HTTP {status}: {body[:200].decode(errors='replace')}"
         if status >= 500 or status == 429:

@@ -1,4 +1,4 @@
-"""Passages, and reading them from JSON lines or parquet."""
+"""Passages of a corpus, and functions that read a corpus from JSON lines or parquet, and write it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from verl_mas.environment.retrieval.files import Row, read_rows
 from verl_mas.errors import DataError
 
-MANY = 1_000_000  # number of rows whose ids are compared
+MANY = 1_000_000  # number of rows, from the first, whose ids are checked for duplicates
 
 
 @dataclass(frozen=True)

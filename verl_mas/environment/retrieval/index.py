@@ -1,4 +1,4 @@
-"""The interface of an index, and functions that build, store and open one."""
+"""The interface of an index, and functions that build, store and open an index."""
 
 from __future__ import annotations
 

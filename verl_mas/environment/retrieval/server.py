@@ -16,7 +16,7 @@ from verl_mas.util.threads import begun
 
 # Search-R1's client sends the queries of all active rollouts in one request: 512 tasks with 5 rollouts are 2,560.
 MAX_QUERIES = 16_384
-# Most passages of a response. Otherwise a request could take minutes and hundreds of megabytes.
+# Maximum number of passages in a response. Without this limit, a request could take minutes and hundreds of megabytes.
 MAX_PASSAGES = 200_000
 MAX_BODY_BYTES = 8_000_000
 # Longer queries are cut to this number of characters; see docs/write/search.md.

@@ -1,7 +1,7 @@
-"""Worlds of other libraries as tasks of a team: an episode says who acts, what each player sees, and what each has
-earned.
+"""Worlds of other libraries as tasks of a team. A view of an episode has the observations of the players that act now,
+and the rewards of all players so far.
 
-A hub (TextArena, OpenSpiel, PettingZoo, ...) is a file in `hubs/`; the workflow `world` plays all of them.
+A hub (TextArena, OpenSpiel, PettingZoo, ...) is a file in `hubs/`; the workflow `world` plays the worlds of all hubs.
 """
 
 from verl_mas.environment.worlds.world import Observation, Setup, View, World, register_world

@@ -1,4 +1,4 @@
-"""Computes over all states of a game in OpenSpiel: openings, optimal play, and the exploitability of a policy."""
+"""Searches all states of an OpenSpiel game, for its openings, its optimal play, and the exploitability of a policy."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def check_two(game: Game, value: str, fix: str) -> None:
 
 
 def minimax(game: Game, value: str) -> Strategy:
-    known: dict[tuple[int, str], float] = {}  # the result for player 0, by player and board
+    known: dict[tuple[int, str], float] = {}  # the result for player 0, by the player to act and the board
 
     def won(state: State) -> float:
         if state.is_terminal():
@@ -116,7 +116,7 @@ def minimax(game: Game, value: str) -> Strategy:
 
 @cache
 def information_states(name: str) -> Mapping[str, State]:
-    """Map each information state of a small game of two players in turns, as text, to one of its states."""
+    """Map the text of each information state of a small, turn-based game of two players to one of its states."""
     game, value = pyspiel.load_game(name), f"the exploitability of a policy of {name}"
     check_two(game, value, fix="set mas.workflow.name=world")
     acting = (state for state in listed(states(game), HISTORIES, value) if not state.is_chance_node())

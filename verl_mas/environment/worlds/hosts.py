@@ -115,8 +115,8 @@ class InProcess(InThread):
         super().end()
         self._process.kill()
         self._process.wait()
-        # A child of the process may keep the other end of the connection open, so that the thread would wait forever.
-        # Shut down this end instead.
+        # Shut down this end of the connection, because a child of the process may keep the other end open. The thread
+        # would then wait forever.
         with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as end:
             end.shutdown(socket.SHUT_RDWR)
 
@@ -151,7 +151,7 @@ class Data(pickle.Unpickler):
 @dataclass(frozen=True)
 class Place:
     """The session's reference to a state of an episode. A continuation of a candidate gets a `copy` of the reference,
-    with a seed. Its first step copies the episode, and reseeds the random numbers of that copy."""
+    with a seed. The first step of the continuation copies the episode, and reseeds the random numbers of that copy."""
 
     episode: int
     view: View

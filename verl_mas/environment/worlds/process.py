@@ -18,7 +18,7 @@ WATCH_S = 1.0
 def main() -> None:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     connection, stage = Connection(os.dup(0)), Stage()
-    # Worlds must not read from the socket, and their output does not belong to the run.
+    # Worlds must not read from the socket, and must not write to the standard output of the run.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdout = sys.stderr
     while True:

@@ -23,7 +23,7 @@ class Draw:
 
 
 class Stage:
-    """The episodes of one session by index: the first one, and its copies, in which candidates continue."""
+    """The episodes of one session by index: the original episode, and the copies in which candidates are continued."""
 
     def __init__(self) -> None:
         self._episodes: list[World] = []
@@ -37,7 +37,7 @@ class Stage:
     def step(
         self, number: int, actions: Mapping[str, str | Draw | None], copy_seed: int | None = None
     ) -> tuple[int, View]:
-        """Take a step of an episode. With `copy_seed`, a copy takes the step, and its later random events are new."""
+        """Take a step of an episode. With `copy_seed`, the step is taken in a new copy, which is reseeded first."""
         world = self._episodes[number]
         if copy_seed is not None:
             world = world.copy()
@@ -62,8 +62,8 @@ class Stage:
 
 
 def rehearse(address: str, setup: Setup, scripts: Collection[Script]) -> None:
-    """Play an episode with random actions, if the world lists legal ones, and an episode with each script. Errors of
-    the world are raised."""
+    """Play an episode with random actions, if the world lists legal actions, and an episode with each script. Errors
+    of the world are raised."""
     chance, stage = random.Random(0), Stage()
     for script in (None, *scripts):
         number, view = stage.open(address, setup)

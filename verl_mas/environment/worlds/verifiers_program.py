@@ -1,7 +1,7 @@
 """Plays tasks in environments of the library verifiers, whose seats are agents of the run.
 
-It runs in an interpreter in which verifiers is installed; verl-mas need not be installed there. `python FILE SETTINGS
-COUNT` prints the prompts of tasks.
+This file runs in an interpreter in which verifiers is installed; verl-mas need not be installed there. `python FILE
+SETTINGS COUNT` prints the prompts of the first COUNT tasks.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class InProcess(NullHarness):
 
 
 def _refused(text: str) -> vf.ProgramResult:
-    """Make the result of a refused request. As in `null`, a full context ends and scores the rollout; other refusals
-    fail it."""
+    """Make the result of a refused request. As in `null`, a rollout whose context is full ends and is scored; after any
+    other refusal, the rollout fails."""
     full = any(marker in text.casefold() for marker in CONTEXT_OVERFLOW_MARKERS)
     return vf.ProgramResult(0 if full else 1, "", text)
 
@@ -192,8 +192,8 @@ async def play(task: ProgramTask, gateway: Gateway) -> Json:
 
 @contextmanager
 def _client(gateway: Gateway) -> Iterator[vf.EvalClientConfig]:
-    """Pass the key in an environment variable, as verifiers expects. The name contains API_KEY, so verifiers keeps the
-    variable from the processes that it starts."""
+    """Pass the key in an environment variable, as verifiers expects. The name contains API_KEY, so verifiers does not
+    pass the variable on to the processes that it starts."""
     variable = f"VERL_MAS_API_KEY_{secrets.token_hex(8)}"
     os.environ[variable] = gateway.api_key
     try:
@@ -245,7 +245,7 @@ async def score(task: ProgramTask, gateway: Gateway) -> dict[str, float]:
 
 
 def _needs_runtime(hook: Callable[..., object]) -> bool:
-    """Whether a reward needs a runtime. Without a runtime, verifiers would skip it."""
+    """Whether a reward or metric function needs a runtime. Without a runtime, verifiers would skip the function."""
     given = inspect.signature(hook).parameters.get("runtime")
     return given is not None and given.default is inspect.Parameter.empty
 

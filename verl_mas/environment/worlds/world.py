@@ -36,7 +36,7 @@ class Observation:
 
     content: Content
     legal: Sequence[str] | None = None  # None: any text is an action
-    news: Content | None = None  # new text for a conversation, in place of `content`; None: `content`
+    news: Content | None = None  # replaces `content` after the first act of a conversation, if it is not None
     form: str | None = None  # how to write an action; None: the workflow's own instruction
 
 
@@ -44,7 +44,7 @@ class Observation:
 class View:
     """The state of an episode as seen from outside."""
 
-    observations: Mapping[str, Observation]  # of the players that act now; {}: the episode is over
+    observations: Mapping[str, Observation]  # by player, for the players that act now; {}: the episode is over
     rewards: Mapping[str, float]  # the sum of each player's rewards since the start
     illegal: Mapping[str, int] = field(default_factory=dict)  # number of refused actions, by player
     info: Mapping[str, object] = field(default_factory=dict)  # metrics at the end, such as `acc`, `draw`, `loss`

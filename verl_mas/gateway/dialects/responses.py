@@ -1,4 +1,4 @@
-"""OpenAI's Responses."""
+"""The protocol of OpenAI's Responses API."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read_items(given: str | Sequence[object], served: Mapping[str, JsonObject]) 
             messages.append({"role": "tool", "content": content, "tool_call_id": item.get("call_id")})
         elif kind == "item_reference":
             raise ApiError(400, f"{where} names {item.get('id')!r:.80}, and no reply here has that id", param=where)
-        elif kind != "reasoning":  # reasoning items are skipped: the thought is in the text of the reply
+        elif kind != "reasoning":  # skip reasoning, which the text of the reply contains
             raise ApiError(400, f"{where} is {kind!r:.40}, which agents are not asked in", param=where)
     return messages
 

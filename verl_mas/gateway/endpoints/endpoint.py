@@ -26,7 +26,8 @@ ADDRESS = "base_url is an address like http://host:8000/v1, to which the client 
 
 
 def check_endpoint(base_url: str, api_key_env: str | None, path: str) -> Iterator[ConfigError | ConfigWarning]:
-    """Check the settings of an endpoint. Messages name them with the prefix `path`, and contain no password or key."""
+    """Check the settings of an endpoint. Messages name the settings with the prefix `path`, and contain no password or
+    key."""
     yield from _check_address(base_url, f"{path}base_url")
     yield from _check_proxies()
     if api_key_env is not None:

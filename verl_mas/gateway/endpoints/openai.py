@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MAX_RESPONSE, MAX_CALLS = 64_000_000, 1000
-RENAMED = {"max_new_tokens": "max_tokens"}  # the name that we share with verl -> OpenAI's name
+RENAMED = {"max_new_tokens": "max_tokens"}  # a setting's name in verl and verl-mas -> its name in OpenAI's protocol
 
 
 class OpenAIClient:
@@ -47,7 +47,7 @@ class OpenAIClient:
         timeout: float = RemoteSpec.timeout,
         concurrency: int = RemoteSpec.concurrency,
     ):
-        # Check types and ranges by the rules for an endpoint in the configuration.
+        # Check types and ranges in the same way as for an endpoint in the configuration.
         RemoteSpec(base_url, model, api_key_env, timeout, concurrency)
         problems = check_endpoint(base_url, api_key_env, "")
         raise_all(problem for problem in problems if isinstance(problem, ConfigError))
@@ -233,7 +233,7 @@ def _content(content: object) -> object:
 
 
 def _image(image: object) -> JsonObject:
-    """Convert an image of PIL, or its address, to a part of a message."""
+    """Convert a PIL image, or the URL of an image, to a part of a message."""
     url = image
     if not isinstance(image, str):
         file = io.BytesIO()
@@ -243,7 +243,7 @@ def _image(image: object) -> JsonObject:
 
 
 DATA, DONE = "data:", "[DONE]"
-# Options that request the numbers of tokens, which come with the last event.
+# Options that request a stream of events, of which the last has the numbers of tokens.
 OPTIONS = {"stream": True, "stream_options": {"include_usage": True}}
 
 

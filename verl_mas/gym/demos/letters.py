@@ -18,7 +18,7 @@ REWARD, HELD_OUT = "critic/score/mean", "val-core/letters/acc/mean@1"
 
 
 def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
-    """Train from random weights, with or without `fresh`."""
+    """Train from random weights, so `fresh` has no effect."""
     console.print("Repeat a letter: a random model of 0.1M parameters, verl's trainer and its own GRPO.")
     arguments = ["+platform=cpu", "+recipe=first_run/laptop", *overrides]
     compose(arguments)  # invalid overrides raise an error here, before a model is made

@@ -95,7 +95,7 @@ class BoardItem(Item):
 
 
 def items(puzzle: str, count: int, split: str, first: int, size: Size) -> list[BoardItem]:
-    """Return the boards of a split by their numbers, from `first`."""
+    """Return `count` boards of a split; their seeds count up from `first`."""
     seeds = range(first, first + count)
     return [BoardItem(f"{puzzle} {split} {seed}", "", puzzle, seed, split, size) for seed in seeds]
 

@@ -57,8 +57,8 @@ def score_actions(
     """Try up to `limit` actions on a copy of the puzzle.
 
     Solving gives a team reward of 1. Otherwise rewards are differences of a state's value, so actions that return to
-    the same state earn nothing. Format and legality are penalties, which are the paper's rewards minus a constant. The
-    constant cancels in the advantages, because the acts of a group have the same prompt.
+    the same state get no reward. Format and legality give penalties, which are the rewards of the AT-GRPO paper minus a
+    constant. The constant cancels in the advantages, because the acts of a group have the same prompt.
     """
     if isinstance(actions, Malformed):
         return PuzzleAttempt(actions, puzzle.copy(), 0.0, -(FORMAT + LEGAL) if dense else 0.0)
@@ -78,7 +78,7 @@ Place = tuple[int, int]  # the index of a turn, and of an act in it
 class Position:
     """The state of a game: the puzzle at the start of a turn, and the attempts committed since then, with their agents.
 
-    A continued turn is called again from its start, and reuses these attempts in place of new acts.
+    To continue a turn, `turn` is called again from its start, and reuses these attempts in place of new acts.
     """
 
     puzzle: Puzzle

@@ -35,7 +35,8 @@ class Puzzle(ABC):
     def generate(cls, seed: int, split: str = TRAIN, *args: Any, **size: Any) -> Puzzle:
         """Generate the board of this seed. The layouts of the two splits never overlap.
 
-        The sizes have types and defaults; ranges are `Annotated`, as in `Annotated[int, Range(2, 9)]`.
+        A subclass declares each size as a keyword parameter with a type and a default. The type may include a range, as
+        in `Annotated[int, Range(2, 9)]`.
         """
 
     @abstractmethod
@@ -74,7 +75,7 @@ class Puzzle(ABC):
         return ""
 
     def reseed(self, rng: random.Random) -> None:  # noqa: B027  # a puzzle without chance has nothing to draw
-        """Reseed later random events. Otherwise a copy has the same random events as its original."""
+        """Reseed later random events. A copy that is not reseeded has the same random events as its original."""
 
     def certain(self) -> Puzzle:
         """Return a copy in which every action has its intended effect; its `distance` is the same."""

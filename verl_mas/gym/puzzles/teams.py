@@ -1,4 +1,4 @@
-"""Teams that play a puzzle, and one agent that plays it alone, as their control."""
+"""Teams that play a puzzle, and a single agent that plays the puzzle alone, as the control for these teams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Harbor's trajectories (ATIF): one file per session. Those of other tools can be read as well."""
+"""Harbor's trajectories (ATIF): one file per session. Trajectories that other tools wrote can be read as well."""
 
 from __future__ import annotations
 

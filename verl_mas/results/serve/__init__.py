@@ -1,1 +1,1 @@
-"""After training: a team's policies in the formats of Hugging Face and PEFT, with the team that they belong to."""
+"""After training: exports a team with its policies as Hugging Face or PEFT folders; loads, serves and evaluates it."""

@@ -44,7 +44,8 @@ class SavedAdapter:
     @classmethod
     def of_weights(cls, folder: Path, policy: TeamPolicy) -> SavedAdapter:
         """Read the only adapter of a policy. verl's workers saved the weights of the whole model, but only a part of
-        the adapter's configuration."""
+        the adapter's configuration, so the rest is taken from the adapter from which training started, or from PEFT's
+        defaults."""
         tensors = {name.replace(_NAME, "."): tensor for name, tensor in read_weights(folder, None, _LORA).items()}
         foreign = sorted(name for name in tensors if not name.endswith((".lora_A.weight", ".lora_B.weight")))
         if foreign or not tensors:
@@ -108,7 +109,7 @@ def _other_base(base: str, problem: str) -> ConfigError:
 
 
 def _start_config(policy: TeamPolicy) -> dict[str, object]:
-    """Return the configuration of the adapter from which this adapter started."""
+    """Return the configuration of the adapter from which training started, or PEFT's defaults if there is none."""
     if policy.start_adapter is None:
         return plain_config(LoraConfig())
     path = Path(policy.start_adapter) / CONFIG

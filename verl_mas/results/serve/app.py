@@ -35,7 +35,7 @@ from verl_mas.workflow.task import Task
 logger = logging.getLogger(__name__)
 MAX_SESSIONS = 256
 CHAT = "/v1/chat/completions"
-ALIVE_S = 10.0  # seconds of silence after which a stream gets a comment, so that no proxy closes it
+ALIVE_S = 10.0  # seconds without text after which a stream sends an SSE comment, so that no proxy closes it
 
 
 class TeamServer:
@@ -166,8 +166,8 @@ class TeamServer:
         return next(agent for agent in self.runtime.agents.values() if agent.spec.policy == policy)
 
     async def _answers(self, asked: ChatRequest, listener: Listener | None = None) -> Answers:
-        """Run the session or the policy of a request, and return the answers. Errors of the request, an engine or an
-        endpoint become ApiErrors."""
+        """Run a session of the team, or generate with a single policy if the request names one, and return the answers.
+        Errors of the request, an engine or an endpoint become ApiErrors."""
         try:
             if asked.policy is not None:
                 return Answers.of_policy(await self._alone(asked, asked.policy, listener))

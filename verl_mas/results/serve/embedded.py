@@ -118,7 +118,8 @@ class Embedded:
             "rollout.response_length": policy.response_length or LENGTH,
             "rollout.max_num_seqs": settings.max_sequences,
             "rollout.calculate_log_probs": False,
-            # A request's seed comes from its session, so the result of a session does not depend on other sessions.
+            # With this setting, the seed of a request comes from its session, so the result of a session does not
+            # depend on other sessions.
             "rollout.full_determinism": True,
             "rollout.seed": settings.seed,
             "rollout.engine_kwargs": {ENGINE: engine},

@@ -26,7 +26,7 @@ from verl_mas.workflow.team_file import Dtype
 # A URL, or the fields of a RemoteSpec. Without the field `model`, the endpoint's list of models is searched for the
 # policy.
 Endpoint = str | Mapping[str, object]
-# Limits for an endpoint's list of models.
+# Timeout in seconds and maximum size in bytes for reading an endpoint's list of models.
 TIMEOUT_S, MAX_LIST = 10.0, 4_000_000
 
 

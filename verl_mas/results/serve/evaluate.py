@@ -31,9 +31,9 @@ FORMAT = 1
 MEDIA = ("videos", "audios")
 OF_ACTS = ("agent", "turn", "text", "malformed", "truncated", "reward")  # fields of an act that a record copies
 WRITTEN = "each session is written when it has ended"
-# The index of a task, and of a session on it.
+# The index of a task, and the index of a session among the sessions on that task.
 Key = tuple[int, int]
-Table = dict[str, dict[str, float]]  # name -> number, by data source
+Table = dict[str, dict[str, float]]  # data source -> name of a metric -> value
 
 
 def identity_of(folder: Path, team: TeamFile, data: Path, engine: object, sampling: object) -> Fields:
@@ -135,7 +135,7 @@ class Evaluation:
     rows: Sequence[Fields]
     sessions: int
     results: Results
-    concurrency: int = 512  # twice what an engine runs at once by default, so that engines do not wait for scores
+    concurrency: int = 512  # twice an engine's default limit, so that engines stay busy while sessions are scored
 
     async def run(self, on_record: Callable[[Fields], None]) -> None:
         """Run the missing sessions, then close the team."""

@@ -88,7 +88,7 @@ class Export:
     trust: bool = False
 
     def run(self) -> Iterator[str]:
-        """Export, yielding a line per written part."""
+        """Write the export, and yield a line of text for each written part."""
         chosen = self._chosen()
         raise_all(self._refusals(chosen))
         team, described = self.out / TEAM_FILE, self._written(chosen)
@@ -96,7 +96,8 @@ class Export:
         card = Card.of(self.out.resolve().name, described, self.checkpoint.folder.parent)
         with _writing(self.out):
             self.out.mkdir(parents=True, exist_ok=True)
-            # An old `team.yaml` would describe a folder in which some policies have been replaced.
+            # Delete an old `team.yaml` now: if this export fails halfway, the old file would describe policies that
+            # have been replaced.
             team.unlink(missing_ok=True)
         for name, policy in chosen.items():
             with _writing(self.out / name), replaced(self.out / name) as folder:
@@ -109,7 +110,8 @@ class Export:
         yield f"{team}"
 
     def _chosen(self) -> Mapping[str, TeamPolicy]:
-        """Return the policies with their own weights. A snapshot that was never refreshed equals its model."""
+        """Return the policies that have weights of their own. A snapshot that was never refreshed equals its model, so
+        its weights are not exported."""
 
         def refreshed(snapshot: str) -> bool:
             return model.read_record(self.checkpoint.folder / snapshot / weight_folder.RECORD, "step")["step"] != 0

@@ -1,5 +1,5 @@
-"""Folders that transformers, vLLM and SGLang load (weights, configuration, tokenizer), and the files of a checkpoint
-that verl's FSDP workers saved. Errors name damaged files."""
+"""Writes model folders that transformers, vLLM and SGLang load (weights, configuration, tokenizer), and reads the
+weights that verl's FSDP workers saved in a checkpoint. Errors name damaged files."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class CompletionChoice:
 
 @dataclass(frozen=True)
 class Answers:
-    """All choices of a reply, and their usage."""
+    """All choices of a reply, and their token usage. `ours` has the transcript if the request asks for it."""
 
     answers: Sequence[CompletionChoice]
     usage: Usage

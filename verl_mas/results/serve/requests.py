@@ -15,7 +15,7 @@ from verl_mas.workflow.client import Message
 
 # Sampling settings that a request to a team may have. Other settings could break the formats in which agents reply.
 TEAM = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens")
-# OpenAI's name -> ours.
+# Name of a sampling setting in OpenAI's protocol -> its name in verl-mas.
 SAMPLING = {name: name for name in (*SETTINGS, "stop", "max_tokens")} | {"max_completion_tokens": "max_tokens"}
 IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")  # without effect
 # Values of unsupported fields that mean the same as a missing field, so they are accepted.

@@ -135,7 +135,7 @@ class Runtime:
         return EndedSession(result, listening.usage)
 
     def numbered(self, task: Task) -> Task:
-        """Give the task a name of its own, because sessions of the same name have the same seed."""
+        """Give a task without a name a unique name, because sessions of the same name have the same seed."""
         return replace(task, uid=f"{task.uid}-{next(self._numbers)}") if task.uid == _OWN_UID else task
 
     def _clients(

@@ -176,7 +176,7 @@ def report(run: RunFolder) -> RunReport:
         raise DataError(f"{run.folder} has no metrics: nothing in {run.metrics}", rule=rule, fix=run.when_empty)
     learn = []
     for name in dict.fromkeys(name for step in steps for name in agents_in(step.values)):
-        # An agent without settings is trained.
+        # An agent without settings in the configuration counts as trained.
         own = run.agent(name)
         of = run.policies.get(str(own.get("policy"))) or {}
         frozen = of.get("trainable") is False or of.get("remote") or of.get("snapshot")

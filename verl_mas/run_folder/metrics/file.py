@@ -52,7 +52,7 @@ class MetricsFile:
 
     def log(self, data: Mapping[str, object], step: int) -> None:
         """Append one step; same signature as verl's loggers."""
-        # Keep numbers of Python, numpy and torch. verl also logs tables and texts.
+        # Keep numbers of Python, numpy and torch. verl also logs tables and texts, which are skipped here.
         given = {k: float(v) for k, v in data.items() if isinstance(v, SupportsFloat) and not isinstance(v, str)}
         numbers = {key: value if math.isfinite(value) else None for key, value in given.items()}
         with recording(self.path, RECORDED):
@@ -106,7 +106,7 @@ def file_of_verl(project: str, experiment: str) -> Path:
 
 
 def split(text: str, until: float) -> tuple[list[str], list[str]]:
-    """Split the complete lines of a metrics file into those of steps up to `until`, and the others."""
+    """Split the complete lines of a metrics file into two lists: the lines of steps up to `until`, and all others."""
     kept: list[str] = []
     dropped: list[str] = []
     for line in text.split("\n")[:-1]:

@@ -19,10 +19,10 @@ STEPS = 3
 # Steps before a finding is repeated. With tasks that are too easy or too hard, the same finding comes and goes.
 AGAIN = 100
 SHARE = 1 - 1e-9  # two rounded shares with at least this sum count as 1
-# Share of the signal below which it is little. With this share, the same progress needs four times the samples.
+# A share of the signal below this value is a finding. At this value, the same progress needs four times the samples.
 LITTLE = 0.25
 MOST = 0.9  # least share of uniform groups for a finding
-NO_ENTROPY = 0.01  # nats per token below which there is a finding; about one token in a thousand varies
+NO_ENTROPY = 0.01  # nats per token below which there is a finding; at this value, one token in a thousand varies
 OLD, OLD_SHARE = 4, 0.5  # age in updates from which a row is old, and share of old rows above which there is a finding
 LATE = 0.5  # seconds of blocking above which there is a finding; an act of a small model takes about as long
 CUT = 0.5  # least share of cut replies for a finding

@@ -57,7 +57,7 @@ TO_WATCH = tuple(metric for metric in METRICS if metric.watch)
 
 @cache
 def described(key: str) -> Metric | None:
-    """Return the row for a metric, the first one that fits; None if neither verl nor verl-mas logs it."""
+    """Return the first row whose pattern matches a metric; None if neither verl nor verl-mas logs the metric."""
     found = next((metric for metric in METRICS if metric.expression.fullmatch(key)), None)
     if found is None and key.startswith(_REPEATED) and (same := described(key.removeprefix("val-"))):
         return replace(same, pattern=f"val-{same.pattern}", section=_VALIDATION, watch=False)

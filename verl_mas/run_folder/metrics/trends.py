@@ -17,10 +17,10 @@ BLOCK = 5  # steps in a mean
 # A fall of the reward is reported if it exceeds ERRORS standard errors and the share FALL of the best mean. In
 # benchmarks/evidence, 14 of 738 recorded reward curves fall this far.
 ERRORS, FALL = 5, 0.2
-FLAT = 30  # steps without any change of the reward: sound runs with a small learning rate change slowly
+FLAT = 30  # steps without a change of the reward before a finding; with a small learning rate, sound runs change slowly
 ENTROPY = 2.0, 0.3  # smallest rise of the entropy that is reported: a factor, and nats per token
 MEMORY = 0.05, 1.0  # smallest growth of memory that is reported: a share, and GB
-RISES = 0.8  # smallest reported share of steps in which memory grows; a cache that is full stops growing
+RISES = 0.8  # memory that grows in at least this share of steps is a finding; a cache stops growing when it is full
 UNUSED = 0.1  # tools are reported as unused if calls fall to this share of the calls in the first steps
 MARGIN = 0.02  # largest difference in success that counts as noise; the validation's interval can raise it
 _SUCCESS = re.compile(rf"{CORE}(.+)/acc/mean@\d+")
@@ -138,7 +138,7 @@ def _growing_memory(metrics: Metrics, series: dict[str, list[float]]) -> Iterato
 
 
 def _unused_tools(metrics: Metrics, series: dict[str, list[float]]) -> Iterator[RunFinding]:
-    # A step without tool calls does not log the metric.
+    # A step without tool calls does not log the metric, so missing values count as 0.
     for name in names_in(series, "agent", "tool_calls"):
         calls, steps = series[agent(name, "tool_calls")], len(series[agent(name, "acts")])
         missing = max(0, steps - len(calls))

@@ -1,6 +1,6 @@
 """verl's FSDP2 engine with several LoRA adapters on one frozen base.
 
-All adapters are always trainable, and the base never is. A flag of each layer selects the adapter that computes.
+All adapters are always trainable; the base is always frozen. A flag of each layer selects the adapter that computes.
 PEFT's own `set_adapter` and `disable_adapter` are not used, because they also switch `requires_grad`. With them, all
 adapters but one would stay frozen after a pass of the reference model, and their updates would silently have a gradient
 of zero. Besides, if nothing is trainable in the very first forward pass, FSDP2 does not determine the dtype of
@@ -57,7 +57,7 @@ class AdapterTraining:
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device=["cuda", "npu"], vendor=VENDOR)
 class FsdpAdapterEngine(SharedPrefixes):
-    """Compute with the bare base, except inside `with engine.adapter(policy)`.
+    """Engine that computes with the bare base, except inside `with engine.adapter(policy)`.
 
     The layers' flags must be the same in all workers at all times, as otherwise collective operations would not match.
     The flags must also not change between a forward and its backward, because gradient checkpointing recomputes the
@@ -272,7 +272,7 @@ def whole(tensor: Tensor) -> Tensor:
     tensor = tensor.detach()
     if isinstance(tensor, DTensor):
         tensor = tensor.to(get_device_id()).full_tensor()  # type: ignore[attr-defined]
-    # With a single worker, `full_tensor` returns the parameter itself.
+    # With a single worker, `full_tensor` returns the parameter itself, so a copy is needed.
     return tensor.clone()
 
 

@@ -40,7 +40,7 @@ def write_weights(folder: Path, config: Mapping[str, object], weights: Tensors) 
 
 
 def read_weights(folder: Path, config: Mapping[str, object]) -> Tensors:
-    """Read an adapter's weights. Raises ConfigError if their adapter has another rank, scale or kind than `config`."""
+    """Read an adapter's weights. Raises ConfigError if its saved rank, scale or kind differs from `config`."""
     saved = json.loads((folder / CONFIG).read_text())
     for key in _SCALING:
         # Files of another PEFT version omit fields that are not set.

@@ -64,7 +64,7 @@ class SharedBase(LocalPolicy):
 
 
 T = TypeVar("T")
-# Key that verl's trainer sets for a pass of the reference model. Here this is the base without an adapter.
+# Key that verl's trainer sets for a pass of the reference model. Here the reference model is the base without adapter.
 REFERENCE = "no_lora_adapter"
 
 
@@ -93,7 +93,7 @@ class AdapterPolicy(PolicyTrainer):
 
     def load(self, folder: str, delete: bool) -> None:
         own = Path(folder, self.name)
-        # The optimiser's state is loaded to the device of the parameters, and stays there.
+        # Move the parameters first: the optimiser's state is loaded to the parameters' device, and stays there.
         with self.base.on_device():
             self.actor_rollout_wg.load_adapter(self.name, str(own))
         if delete:

@@ -34,7 +34,8 @@ _SCORES_TOKENS = {"compute_log_prob", "compute_ref_log_prob", "update_actor", "i
 class Workers:
     """A worker group that gets only the fields that it needs, and computes log-probs at each row's own temperature.
 
-    verl's trainer sends every field, and sets one temperature for the batch, which would override the row's.
+    verl's trainer sends every field, and sets one temperature for the batch, which would override the temperatures of
+    the rows.
     """
 
     def __init__(self, group: RayWorkerGroup, reads: frozenset[str] = frozenset()):
@@ -78,7 +79,7 @@ class LocalPolicy(Servers, PPOTrainer):
         super().__init__(view)
 
     def start(self, turn: Turn) -> None:
-        """Start the training processes, and then the engines, which sleep."""
+        """Start the training processes, then start the engines and put them to sleep."""
         self._turn = turn
         self.init()
         self._turn = None

@@ -139,7 +139,7 @@ class PolicyTrainer(LocalPolicy):
             DataProto(batch=data.to_padded_tensor()), correction
         )
         metrics.update(found)
-        data[LOSS_MASK] = mask  # the mask before rejection, over which verl takes means over tokens
+        data[LOSS_MASK] = mask  # the mask before rejection; verl's means over tokens count its tokens
         if not correction.rollout_is and not correction.rollout_rs:
             return data, {}  # the configuration requests only metrics
         fields = [RESPONSE_MASK, ROLLOUT_WEIGHTS]
@@ -169,7 +169,7 @@ class PolicyTrainer(LocalPolicy):
             return part.batch
         counted = part.data.get(LOSS_MASK, part.data[RESPONSE_MASK]).sum(-1)
         actor = self.config.actor_rollout_ref.actor
-        # verl's loss `sapo` always has this mode.
+        # verl's loss `sapo` always uses the mode seq-mean-token-mean.
         mode = "seq-mean-token-mean" if actor.policy_loss.loss_mode == "sapo" else actor.loss_agg_mode
         rows = self.balance(data_plane.select(part.batch, kept), {})
         rows.extra_info[KEPT_SHARE] = kept_share(counted, kept, mode)
@@ -224,8 +224,11 @@ class PolicyTrainer(LocalPolicy):
 
     @property
     def log_prob_limit(self) -> float:
-        """Limit of the mean difference that rounding causes between the log-probs of engine and trainer in a step. In
-        bfloat16 on a GPU, means of rows differed by 0.02 to 0.05; in float32 on a CPU, single tokens by 1e-6."""
+        """Highest mean difference between the log-probs of engine and trainer in a step that rounding explains.
+
+        In measurements, the mean difference of a row was 0.02 to 0.05 in bfloat16 on a GPU, and the difference of a
+        single token was 1e-6 in float32 on a CPU.
+        """
         section = self.config.actor_rollout_ref
         exact = (
             PrecisionType.is_fp32(precision_of(section.actor.get("fsdp_config"))) and section.rollout.dtype == "float32"
@@ -249,7 +252,7 @@ class PolicyTrainer(LocalPolicy):
         with writing(folder):
             ray.get(group.execute_checkpoint_engine(["use"] * group.world_size, [str(folder)] * group.world_size))
             ray.get(group.update_weights(global_steps=step, mode=BACKEND))
-        # verl moves the parameters back only after a transfer to engines on the policy's own devices.
+        # Move the parameters back to the host; verl does so only after a transfer to engines on the same devices.
         self.move("cpu")
 
     def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:

@@ -17,7 +17,8 @@ from verl_mas.trainer.policies.servers import Engines
 from verl_mas.trainer.starting import Turn
 from verl_mas.trainer.timeline import LAUNCH
 
-# Name of verl's checkpoint engine that finds its process group by name, also on Ascend. verl's group name is `default`.
+# Name of verl's checkpoint engine for NVIDIA GPUs and for Ascend. It finds its process group by the group's name. verl
+# names every group `default`, so `send_apart` gives each policy's group its own name.
 NAMED_GROUP = "nccl"
 
 
@@ -46,7 +47,7 @@ class SeparatePolicy(PolicyTrainer):
     def wake(self, step: int) -> None:
         """Send the engines the current weights. Running requests are aborted, and can be resumed."""
         super().wake(step)
-        # verl moves the parameters back only after a transfer to engines on the policy's own devices.
+        # Move the parameters back to the host; verl does so only after a transfer to engines on the same devices.
         self.move("cpu")
 
     def sleep(self) -> None:
@@ -54,7 +55,7 @@ class SeparatePolicy(PolicyTrainer):
 
 
 def send_apart(view: DictConfig, name: str) -> None:
-    """Configure a policy's view so that its checkpoint engine is separate from the other policies' engines.
+    """Configure a policy's view so that its checkpoint engine is separate from other policies' checkpoint engines.
 
     A policy that gets no weights needs these settings, too, because verl makes a checkpoint engine next to the engines
     of every policy.
@@ -69,10 +70,10 @@ def send_apart(view: DictConfig, name: str) -> None:
 
 
 class Standalone(Engines):
-    """Engines that get weights while they serve. One pool may have the engines of several policies."""
+    """Engines of one policy on a serving pool, on which other policies may have engines, too."""
 
     async def start_replica(self, replica: RolloutReplica, share: RayResourcePool) -> None:
-        """Start a replica like verl's `init_standalone`, which would reserve separate GPUs for it."""
+        """Start a replica on `share`. verl's `init_standalone` would reserve separate GPUs for the replica."""
         replica.rollout_mode, replica.resource_pool = RolloutMode.STANDALONE, share
         group = RayWorkerGroup(
             resource_pool=share,

@@ -100,7 +100,7 @@ class FrozenPolicy(Servers):
     def __init__(self, name: str, view: DictConfig, pool: RayResourcePool):
         self.name, self.config, self.pool = name, view, pool
         with open_dict(view):
-            # No trainer sends weights, so the engine reads its checkpoint.
+            # No trainer sends weights, so the engine reads them from the model's files.
             view.actor_rollout_ref.rollout.load_format = "auto"
         self.tokenizer = omega_conf_to_dataclass(view.actor_rollout_ref.model).tokenizer
 

@@ -35,7 +35,7 @@ class Snapshot(FrozenPolicy):
         use_folder(view)
         super().__init__(name, view, pool)
         self.spec = spec
-        # Step after which the trained policy had the engines' weights. 0: the weights of the model's own files.
+        # Step after which the trained policy had the weights of this snapshot; 0: the weights of the model's own files.
         self.step = 0
         self._folder: Path | None = None
         self._stale = False

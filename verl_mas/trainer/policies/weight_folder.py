@@ -41,7 +41,7 @@ class WeightFolder(ColocatedCheckpointEngine):
             write(self._folder, weights, global_steps or 0, self.bucket_size)
         else:
             for _ in weights:
-                """Every worker takes part in gathering a tensor."""
+                """Take every tensor, because all workers must take part in gathering it."""
 
     def receive_weights(  # type: ignore[override]  # not async, as in verl's colocated class
         self, global_steps: int | None = None

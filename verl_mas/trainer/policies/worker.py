@@ -75,7 +75,10 @@ def refuse_damaged(folder: Path, rank: int) -> None:
 
 
 def counting(collect: Collect, module: nn.Module, policy: str) -> Collect:
-    """Wrap `collect`, verl's method of a training engine. A stream that lacks tensors then ends with an error."""
+    """Wrap `collect`, the method of verl's training engine that returns the weights as a stream of tensors.
+
+    A stream that lacks tensors then ends with an error.
+    """
 
     def counted(*, base_sync_done: bool = False, **kwargs: object) -> tuple[Weights, Fields | None]:
         weights, peft_config = collect(base_sync_done=base_sync_done, **kwargs)

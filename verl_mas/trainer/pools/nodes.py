@@ -79,7 +79,7 @@ def _nodes(config: DictConfig, pools: Collection[str]) -> dict[str, str]:
     """Return id -> address of the other nodes that will have workers of this run. This node is the reference, so it is
     not checked."""
     alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
-    # Choose nodes as verl places agent-loop workers and reward workers.
+    # Choose the nodes on which verl will place agent-loop workers and reward workers.
     with_cpus = [key for key, node in alive.items() if node["Resources"].get("CPU", 0) > 0]
     used = {*pools, *with_cpus[: max(config.actor_rollout_ref.rollout.agent.num_workers, config.reward.num_workers)]}
     used.discard(ray.get_runtime_context().get_node_id())
@@ -93,7 +93,7 @@ def _expected(run: Run) -> Expected:
     return Expected(
         run.mas,
         {package: version(package) for package in PACKAGES},
-        # A path that does not exist here is the name of a hub model or of a module.
+        # Skip a path that does not exist here, because it is the name of a hub model or of a module.
         {setting: path for setting, path in files.items() if path and os.path.exists(path)},
         None if run.config.trainer.val_only else str(Path(run.config.trainer.default_local_dir) / LOCK),
     )

@@ -98,5 +98,8 @@ class SlicesActor(TimeSlices):
 
 
 def sleep_methods(engine: str) -> tuple[str, str]:
-    """Return two methods of an engine's server: one frees GPU memory without losing weights, one allocates it again."""
+    """Return the names of two methods of an engine's server.
+
+    The first method frees GPU memory without losing weights; the second method allocates the memory again.
+    """
     return ("pause", "unpause") if facts_of(engine).server_mixin else ("sleep", "wake_up")

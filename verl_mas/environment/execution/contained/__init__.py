@@ -1,1 +1,1 @@
-"""The default executor: a fork server, and one process per program that can open nothing."""
+"""The default executor: a fork server that starts a process per program. Programs can open no file or socket."""

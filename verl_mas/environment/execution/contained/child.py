@@ -24,10 +24,10 @@ from verl_mas.environment.execution.contained.seccomp import Filter
 from verl_mas.util import as_main
 from verl_mas.util.fork_server import die_with_parent
 
-# Descriptors of a program: its input, its output, its errors, the program itself, and a fifth one for the answers if
-# functions are called. All are files in memory.
+# Descriptors of a program: its input, its output, its errors, the program itself, and, if functions are called, a fifth
+# descriptor for the answers. All are files in memory.
 STDIN, STDOUT, STDERR, PROGRAM, ANSWERS = range(5)
-YES = "yes"  # reported for an active isolation layer; an inactive layer has its reason instead
+YES = "yes"  # reported for an active isolation layer; for an inactive layer, the reason is reported
 # Exit codes of this process if the program does not compile, and if it ends with a MemoryError. A program that itself
 # exits with such a code is reported in the same way.
 NOT_COMPILED, NO_MEMORY = 251, 250
@@ -37,8 +37,8 @@ NAME = "program.py"
 MAX_FILES = 32
 # Limit of the main thread's stack, large enough for deep recursion. The program's memory limit also bounds the stack.
 _STACK = 64 * 2**20
-# Tasks that the limit allows in addition to the counted tasks of this user: threads of all programs, and other tasks
-# that the user starts before the next count.
+# Tasks that RLIMIT_NPROC allows in addition to the counted tasks of this user: threads of all programs, and other
+# tasks that the user starts before the next count.
 _MORE_TASKS = 512
 _LONG_LINE = 1000
 _STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
@@ -59,8 +59,8 @@ class Seal(NamedTuple):
 
     filter: Filter
     server: int  # process id of the fork server
-    address_space: int  # of the fork server, with Python and the library
-    users: int | None = None  # offset of the programs' own user ids, one per slot; None if they have none
+    address_space: int  # bytes of the fork server's address space, with Python and the library
+    users: int | None = None  # offset of the programs' own user ids, one id per slot; None: they have no own ids
     user_namespace: bool = False  # whether each program has its own user namespace, which counts its threads from 0
     counted: bool = False  # whether the kernel counts a program's threads together with all tasks of this user
     user: int | None = None
@@ -70,8 +70,8 @@ class Seal(NamedTuple):
         return self if self.users is None else self._replace(user=FIRST_USER + (self.users + slot) % USERS)
 
     def apply(self, job: Job, descriptors: Sequence[int]) -> None:
-        """Close everything but the descriptors, and enter isolation. The descriptors get the numbers from 0 on, so
-        their current numbers must be higher."""
+        """Close all file descriptors except `descriptors`, and enter isolation. `descriptors` are renumbered from 0, so
+        each of their current numbers must be higher than all new numbers."""
         for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
         os.closerange(len(descriptors), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -134,7 +134,7 @@ def run(seal: Seal, job: Job, descriptors: Sequence[int]) -> None:
         # SIGUSR2 reports that sealing failed. A program cannot fake this, because it cannot send signals once sealed.
         os.kill(os.getpid(), signal.SIGUSR2)
         os._exit(1)
-    random.seed(0)  # fixed, so that a program that sets no seed prints the same each time
+    random.seed(0)  # fixed, so that a program that sets no seed prints the same output each time
     code = 1
     try:
         source = os.pread(PROGRAM, os.fstat(PROGRAM).st_size, 0)

@@ -5,8 +5,8 @@ code followed by the program. So the file imports only the standard library, and
 
 A plain value is None, a bool, int, float, complex, str or bytes, or a list, tuple, set, frozenset or dict of these. Its
 type is exactly one of these, since an instance of a subclass may compare equal to anything. Lists and most scalars are
-written as plain JSON; any other value is an object whose only key is the type. Text from a program is read with bounded
-size and depth.
+written as plain JSON. Any other value is written as a JSON object whose only key is the name of the type. Text from a
+program is read with bounded size and depth.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_DIGITS = 20  # Longer numbers are hexadecimal, because reading decimal digi
 # Python refuses to print integers of more than 4,300 decimal digits, so such an integer would raise an error wherever a
 # verdict is shown.
 _MAX_HEX_DIGITS = 3300
-_MAX_EQUAL_HASHES = 32  # Inserting values of one hash takes quadratic time.
+_MAX_EQUAL_HASHES = 32  # Inserting values with equal hashes takes quadratic time.
 
 # A function, its positional and its keyword arguments.
 CallParts = tuple[str, Sequence[object], Mapping[str, object]]
@@ -165,8 +165,8 @@ def dump_calls(calls: Sequence[CallParts]) -> str:
 
 
 def run_calls(program: str, calls: str, write: Callable[[str], object]) -> None:
-    """Run a program as a module, then call what it defines. `write` gets one line per answer, as soon as the answer is
-    known."""
+    """Run a program as a module, then call the functions that it defines. `write` gets one line per answer, as soon as
+    the answer is known."""
     module = types.ModuleType("program")
     sys.modules["program"] = module  # dataclasses and pickle look modules up
     try:

@@ -38,8 +38,8 @@ _EAGER = """
 
 
 class StoredModule(NamedTuple):
-    """The place of a module in memory. It is stored as marshalled code or, without a valid .pyc file on disk, as
-    source."""
+    """The position of a module in memory. The module is stored as marshalled code or, if there is no valid .pyc file on
+    disk, as source."""
 
     start: int
     end: int

@@ -1,5 +1,5 @@
-"""Programs that must fail. They are run before a team starts and by `verl-mas doctor`, because a sandbox is trusted
-only after a test on this machine."""
+"""Programs that try forbidden actions, which the sandbox must refuse. They are run before a team starts and by
+`verl-mas doctor`, because a sandbox is trusted only after a test on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from verl_mas.errors import ConfigError
 LIMITS = Limits(cpu_s=1.0, memory_mb=128)
 BRIEF = Limits(cpu_s=0.1, memory_mb=128)
 HELD = "held\n"
-# Only this one error counts as refused. A probe that gets through does no harm: it sends signal 0, or forks once.
+# Only `error` counts as a refusal. A probe that gets through does no harm: for example, it sends signal 0, or forks
+# once.
 REFUSED = """
 import os
 try:
@@ -65,8 +66,8 @@ print("got through" if any(map(is_open, range(3, 1024))) else "held")
 
 @dataclass(frozen=True)
 class SandboxProbe:
-    """A program that must fail. `killed`: the sandbox may also kill the program for its attempt. `endless`: the time
-    limit must end the program."""
+    """A program that tries a forbidden action, which the sandbox must refuse. `killed`: the sandbox may also kill the
+    program for the attempt. `endless`: the time limit must end the program."""
 
     name: str
     program: str

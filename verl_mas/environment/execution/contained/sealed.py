@@ -1,5 +1,6 @@
-"""The fork server of programs that a model wrote. It imports the library once, then enters the isolation that this
-machine allows. It has an empty environment, and imports only the files of this package that it needs."""
+"""The fork server of programs that a model wrote. It first loads the modules that programs may import, then enters the
+isolation that this machine allows. It has an empty environment, and imports only the files of this package that it
+needs."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _COUNT_S = 5.0
 
 
 class Sealed(Forks):
-    """Forks a sealed process per program. `packages` has the folder of each package that programs may import."""
+    """Forks a sealed process per program. `packages` maps each package that programs may import to its folder."""
 
     def __init__(self, packages: Mapping[str, str]):
         # If the machine runs out of memory, let the kernel end a program rather than the trainer.

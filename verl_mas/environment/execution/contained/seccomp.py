@@ -45,7 +45,7 @@ class Test(NamedTuple):
 
 
 class CallRule(NamedTuple):
-    """A call with conditions. The filter returns `yes` if all tests hold, else `no`; without tests, always `no`."""
+    """A system call with conditions. The filter returns `yes` if there are tests and all of them hold, else `no`."""
 
     number: int
     tests: Sequence[Test] = ()
@@ -60,7 +60,7 @@ _CLOCK = Test(0, [0], mask=0xFFFFFFF0)  # ids of system clocks; clocks of proces
 _THREAD = Test(0, [0x3D0F00], mask=0xFFFFFFFF & ~0x400000)
 RULES = {
     "clone": CallRule(56, [_THREAD]),
-    "clone3": CallRule(435, no=ENOSYS),  # a filter cannot read its flags in memory; after ENOSYS glibc uses clone
+    "clone3": CallRule(435, no=ENOSYS),  # a filter cannot read the flags in memory; ENOSYS makes glibc use clone
     # Some releases of glibc implement fstat with this call, which could also resolve a path. So the filter traps the
     # call; see `answer_fstat`.
     "newfstatat": CallRule(262, [Test(3, [0x1000], mask=0x1000)], yes=TRAP),
@@ -96,8 +96,8 @@ def _do(code: int, value: int, yes: int = 0, no: int = 0) -> Instruction:
 
 
 def _rule(rule: CallRule) -> list[Instruction]:
-    """Compile a rule. The block ends with the instructions that return `yes` and `no`; a failed test jumps to the last
-    one."""
+    """Compile a rule. The block ends with the instructions that return `yes` and `no`. A failed test jumps to the last
+    instruction, which returns `no`."""
     if not rule.tests:
         return [_do(_RETURN, rule.no)]
     block = [_do(_RETURN, rule.yes), _do(_RETURN, rule.no)]
@@ -114,8 +114,8 @@ def _rule(rule: CallRule) -> list[Instruction]:
 
 
 def _search(blocks: Sequence[tuple[int, list[Instruction]]]) -> list[Instruction]:
-    """Compile a binary search over call numbers. A block handles the numbers from its own number to the next
-    block's."""
+    """Compile a binary search over call numbers. A block handles all numbers from its own number up to, but without,
+    the number of the next block."""
     if len(blocks) == 1:
         return blocks[0][1]
     middle = len(blocks) // 2
@@ -191,7 +191,7 @@ _kept: list[object] = []
 
 
 def answer_fstat() -> None:
-    """Answer newfstatat(fd, "", ..., AT_EMPTY_PATH) as fstat(fd) would, whatever its path is.
+    """Install a handler that answers newfstatat(fd, path, ..., AT_EMPTY_PATH) as fstat(fd), and ignores the path.
 
     Some releases of glibc implement fstat with newfstatat. A filter sees only the address of the path, and with an
     absolute path the call would reveal whether a file exists, its size and its owner.

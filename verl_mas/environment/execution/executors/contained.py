@@ -25,14 +25,15 @@ _MB = 2**20
 # the fork server, for example the kernel if the machine runs out of memory.
 _TRIES = 3
 _START_S = 60.0
-# A fork server that does not end a program this long after its limit is considered dead.
+# A fork server that has not ended a program this many seconds after the program's time limit is considered dead.
 _SILENCE_S = 20.0
 _CLOSED = "the sandbox was closed"
 
 
 @register_executor("contained")
 class Contained:
-    """Runs programs without files, network, processes, environment, or memory of other programs."""
+    """Runs programs without access to files, the network, other processes, the environment, or the memory of
+    other programs."""
 
     def __init__(self, settings: Execution):
         self._settings = settings
@@ -44,7 +45,7 @@ class Contained:
         waited_for(_checked(Contained(self._settings)))
 
     async def layers(self) -> dict[str, str]:
-        """The layers that contain programs on this machine, each with `YES`, or the reason why it is not active."""
+        """Return the isolation layers on this machine, each with `YES`, or with the reason why it is not active."""
         server = await self._started(self._servers)
         return server.greeting.result()
 

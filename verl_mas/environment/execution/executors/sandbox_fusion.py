@@ -35,8 +35,8 @@ class _Nonsense(Exception):
     """A response that SandboxFusion never sends. A repeated request would get the same response."""
 
 
-# The most repetitions of a request, the seconds before the first repetition, which double with each further one, and
-# the seconds that a request may take in addition to its program.
+# RETRIES is the maximum number of repetitions of a request. BACKOFF_S is the wait before the first repetition, and
+# doubles with each further repetition. MARGIN_S is the time that a request may take in addition to its program.
 RETRIES, BACKOFF_S, MARGIN_S = 4, 0.5, 30.0
 Question: TypeAlias = Mapping[str, object]
 
@@ -53,7 +53,7 @@ class SandboxFusion:
         self._http = PerLoop(lambda: httpx.AsyncClient(trust_env=False, timeout=None, limits=httpx.Limits()))
 
     def check(self) -> None:
-        """Let the service run a program that imports the packages and repeats a random word."""
+        """Check that the service can run a program that imports the packages, reads a random word and prints it."""
         word = secrets.token_hex(8)
         program = "".join(f"import {package}\n" for package in self._packages) + "print(input())"
 
@@ -103,7 +103,7 @@ class SandboxFusion:
             return Result(Status.TOO_MUCH_OUTPUT)
         except (TimeoutError, asyncio.TimeoutError, httpx.TimeoutException) as error:
             raise _ServiceDown(f"no response in {seconds:g} s") from error
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: an empty part of the host
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: empty label in the host
             raise _ServiceDown(f"{type(error).__name__}: {error}") from error
         if status == 429 or status >= 500:
             raise _ServiceDown(f"HTTP {status}")

@@ -24,14 +24,16 @@ from verl_mas.util.text import encodable
 
 logger = logging.getLogger(__name__)
 
-# Address space that is added to a program's memory: for Python alone, and for Python with packages such as numpy.
+# Address space that is added to the memory limit of a program: for Python alone, and for Python with packages such as
+# numpy.
 PYTHON_MB, PACKAGES_MB = 64, 512
 ENVIRONMENT = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @register_executor("unsafe_subprocess")
 class UnsafeSubprocess:
-    """Not a sandbox: a program can read, write and send whatever this user can. Measures neither CPU nor memory."""
+    """Runs programs without a sandbox: a program can read, write and send whatever this user can. CPU time and memory
+    are not measured."""
 
     def __init__(self, settings: Execution):
         self._packages = tuple(settings.packages)

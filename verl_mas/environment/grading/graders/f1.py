@@ -1,4 +1,4 @@
-"""F1 of the words of a short answer, for the accepted answer that gives the highest F1."""
+"""Word-level F1 between a short answer and the accepted answer that gives the highest F1."""
 
 from verl_mas.environment.grading.grader import register_grader
 from verl_mas.environment.grading.qa import f1 as overlap

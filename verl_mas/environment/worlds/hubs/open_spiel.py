@@ -28,8 +28,8 @@ TOKENS = re.compile(r"\d+|[A-Za-z]+|\S")
 
 @register_world("open_spiel")
 class OpenSpiel(World):
-    """A game of OpenSpiel. `options` holds the parameters of the game, and `opening`: with this option, an episode
-    begins after one of the openings of up to this number of moves."""
+    """A game of OpenSpiel. `options` holds the parameters of the game, and the option `opening`. With `opening=n`, an
+    episode begins after one of the openings of up to n moves."""
 
     @classmethod
     def players(cls, setup: Setup) -> Sequence[str]:
@@ -68,9 +68,9 @@ class OpenSpiel(World):
         return self.view()
 
     def forfeit(self, losers: Sequence[str]) -> None:
-        """End the episode with a loss for these players, who get the minimum of the game. If all players of the game
-        always get the same reward, the others get the minimum, too. In a constant-sum game, they share the rest of the
-        sum. In any other game, they keep their rewards so far."""
+        """End the episode with a loss for these players, who get the minimum of the game. In a game that gives all
+        players identical rewards, the other players get the minimum, too. In a constant-sum game, the other players
+        share the rest of the sum. In any other game, the other players keep their rewards so far."""
         self.illegal = self.illegal | dict.fromkeys(losers, 1)
         least, total = self.game.min_utility(), self.game.utility_sum()
         others = [player for player in self.names if player not in losers]
@@ -125,8 +125,8 @@ def observed(state: State, player: int, compact: bool) -> tuple[Observation, dic
 
 
 def named(state: State, player: int, compact: bool) -> dict[str, int]:
-    """Map the names of actions to the actions. Numbers replace the names if a name is not unique, or not a single word
-    in a compact world."""
+    """Map the names of actions to the actions. Numbers replace the names if two names are equal, or if the world is
+    compact and a name is not a single word."""
     actions = state.legal_actions(player)
     names = [" ".join(state.action_to_string(player, action).split()).strip(" ,;") for action in actions]
     fit = len({*names}) == len(names) and not (compact and not all(map(str.isalpha, names)))

@@ -46,7 +46,7 @@ class Refused(Exception):
 @dataclass(frozen=True)
 class Options:
     base_url: Text  # http(s)://, without the path
-    action: Text  # the field for the reply; json: a reply is the whole action, a JSON object
+    action: Text  # the field of an action that gets the reply; json: the reply is the action, as a JSON object
     observation: Sequence[str] = ()  # the fields that a player sees; (): all except the metadata
     prompt: str = ""  # text before every observation, such as the rules, which most servers do not send
     illegal_reward: float = 0.0  # reward of an action that the server refuses; OpenEnv has no rule for it

@@ -1,4 +1,4 @@
-"""PettingZoo: `pettingzoo/classic/tictactoe_v3`, or your own environment, `pettingzoo/my_module:make_env`.
+"""Environments of PettingZoo, such as `pettingzoo/classic/tictactoe_v3`, or yours, as `pettingzoo/my_module:make_env`.
 
 Options are the arguments of the environment, and three options of this hub: `actions`, the names of the actions of
 Discrete spaces; `describe`, the `my_module:function` that turns an observation and its agent into the text for the

@@ -1,4 +1,4 @@
-"""TextArena: `textarena/TicTacToe-v0`, with the library's observations, rules and rewards."""
+"""Games of TextArena, such as `textarena/TicTacToe-v0`, with the library's observations, rules and rewards."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Rules:
         state.set_invalid_move, state.step = self.refuse, self.step
 
     def refuse(self, *args: object, **named: object) -> object:
-        """Apply the game's penalty for an invalid action."""
+        """Count an invalid action, and apply the game's penalty for it."""
         self.refused += 1
         # Put the reason first. Countdown, Cryptarithm, Slitherlink and ThreeCardMonte pass the reward first.
         args = args if not args or isinstance(args[0], str) else args[::-1]
@@ -166,8 +166,8 @@ def points(env: Untyped, setup: Setup) -> list[float]:
 
 @cache
 def _players(name: str, options: str) -> Sequence[str]:
-    """Return the players: as many as the options say, else the game's registered number, else the fewest that can start
-    it."""
+    """Return the players. Their number is set by the options, else by the registration of the game; else it is the
+    smallest number with which the game starts."""
     setup = Setup(name, options=json.loads(options))
     known = textarena.envs.registration.ENV_REGISTRY
     if name not in known:

@@ -137,8 +137,8 @@ class PlanPath(Puzzle):
         return picture[:index] + AGENT + picture[index + 1 :]
 
     def compact(self) -> str:
-        """Rows of walls, positions of agent and goal, the offset between them, and the cells up, down, left and
-        right."""
+        """Format the state as words: the rows of the grid with their walls, the positions of agent and goal, the offset
+        between these positions, and the cells up, down, left and right of the agent."""
         board, at, size = self.board, self.at, self.board.size
         walls = board.picture.replace(GOAL, FREE).replace("\n", " ")
         places = f"{AGENT}{place(at, size)} {GOAL}{place(board.goal, size)}"

@@ -142,8 +142,9 @@ class Sokoban(Puzzle):
         return "\n".join(text[start : start + size] for start in range(0, len(text), size))
 
     def compact(self) -> str:
-        """Rows of walls without the outer ones; positions of player, boxes and targets; for each box its offset from
-        the player and to the nearest target; the cells up, down, left and right."""
+        """Format the state as words: the rows inside the outer walls; the positions of player, boxes and targets; for
+        each box its offset from the player and its offset to the nearest target; the cells up, down, left and right of
+        the player."""
         cells, size, at = self._cells(), self.level.size, self.player
         walls = self.level.layout.replace(TARGET, FREE)
         words = (walls[row * size + 1 : (row + 1) * size - 1] for row in range(1, size - 1))

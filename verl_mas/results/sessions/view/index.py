@@ -95,7 +95,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Page:
-    """One step of the index, and the chunks with its sessions: (name, number of sessions)."""
+    """One step of the index. `chunks` has the name and the number of sessions of each chunk of this step."""
 
     part: StepPart
     groups: tuple[Group, ...]
@@ -178,9 +178,8 @@ def cut_to(parts: Sequence[str], limit: int) -> tuple[tuple[str, ...], bool]:
 def story_of(pages: Sequence[Page]) -> list[list[tuple[StepPart, Group]]]:
     """Choose a task, and return its groups, one per run, at its first step, its last step and two steps between.
 
-    Candidates are the tasks that occur at the largest number of steps. If they are of several data sources, only those
-    of the first task's source are candidates. The chosen task is typical: its rewards are closest to the candidates'
-    mean rewards.
+    Candidates are the tasks that occur at the largest number of steps and have the data source of the first such task.
+    The chosen task is typical: its rewards are closest to the candidates' mean rewards.
     """
     tasks: dict[int, dict[int, dict[str, tuple[StepPart, Group]]]] = defaultdict(lambda: defaultdict(dict))
     for page in pages:

@@ -26,7 +26,7 @@ from verl_mas.util.bodies import TooLong, whole
 from verl_mas.util.http_server import Server
 
 FILE = "notes.jsonl"
-MOST = 50_000  # bytes of a note
+MOST = 50_000  # maximum size of a note in bytes
 HOSTS = ["127.0.0.1", "localhost"]
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from verl_mas.run_folder.session_files import FOLDER
 from verl_mas.util.text import encodable
 
 HERE = Path(__file__).parent
-# The browser gets them as one script, in this order.
+# The browser gets these files as one script, in this order.
 SCRIPTS = ("data.js", "filter.js", "text.js", "curves.js", "list.js", "transcript.js", "app.js")
 STYLE, TEMPLATE = "page.css", "page.html.j2"
 # A chunk larger than CHUNK_CHARS ends after the current group; a chunk larger than GROUP_CHARS ends after the current
@@ -39,9 +39,9 @@ IMAGE_BYTES = 2_000_000
 LEVEL = 4  # compression level of gzip; higher levels take twice the time and save only a tenth of the size
 KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif"}
 INLINE = 12_000_000  # bytes of compressed sessions in the page itself; more are written to a folder next to the page
-LIVE = "live"  # name of the version that the page of a running run polls
+LIVE = "live"  # name of the data file that has the version of the data; the page of a running run polls this file
 SECONDS = 2.0
-# The start of every file of data, and an element of every page: they identify our files.
+# The start of every data file, and an element of every page. `verl-mas view` recognises its own files by them.
 ARRIVES, MARK = b"verlMasView.arrive(", b'<meta name="generator" content="verl-mas view">'
 Progress = Callable[[int, int], None]
 
@@ -49,7 +49,7 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class ViewOptions:
     out: Path | None = None  # the HTML file; by default `view.html` in the folder of the run
-    force: bool = False  # whether to replace a file that is not one of our pages
+    force: bool = False  # whether to replace a file that `verl-mas view` did not write
     steps: tuple[int, int] | None = None  # first and last
     limit: int | None = None  # maximum number of sessions; the newest are read
     inline: int = INLINE  # see INLINE
@@ -339,7 +339,7 @@ def _check_place(out: Path, force: bool) -> None:
 
 
 def _is_ours(path: Path) -> bool:
-    """Return whether a file is ours, including files that a killed --live left incomplete."""
+    """Return whether `verl-mas view` wrote a file. Files that a killed --live left incomplete count, too."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -363,8 +363,8 @@ def render(title: str, payloads: dict[str, str], folder: str, notes: bool = Fals
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
     script = "".join(f"{(HERE / name).read_text(encoding='utf-8')}\n" for name in SCRIPTS)
     style = (HERE / STYLE).read_text(encoding="utf-8")
-    # A page with a folder also loads the scripts in that folder: 'self' allows them if a server sends the page, file:
-    # if the page is opened from disk.
+    # A page with a folder also loads the scripts in that folder. `'self'` allows these scripts if a server sends the
+    # page, and `file:` allows them if the page is opened from disk.
     others = " file: 'self'" if folder else ""
     sources = f"default-src 'none'; script-src '{_digest(script)}'{others}; style-src '{_digest(style)}'"
     connects = "connect-src 'self'; " if notes else ""
