@@ -60,6 +60,15 @@ def test_a_fixed_micro_batch_that_is_too_large_becomes_one_by_tokens_for_updates
     assert "dynamic_bsz" not in setting
 
 
+def test_gpus_that_the_run_does_not_use_are_recommended_where_they_are_enough():
+    held = [replace(policy, shards=4) for policy in policies("Qwen/Qwen3-14B", 0.6)]
+    pool, more = Pool(held, CARD), ("trainer.n_gpus_per_node=8", 8)
+    assert not fits(pool)
+    assert more[0] in fixes(pool, 4, more) and more[0] not in fixes(pool, 4)
+    fixed = [replace(policy, shards=2) for policy in held]  # fsdp_size=2
+    assert more[0] not in fixes(Pool(fixed, CARD), 4, more)
+
+
 def test_a_share_of_the_card_is_left_free_and_nothing_is_recommended_where_nothing_fits():
     for share in (0.88, 0.95):
         assert fits(Pool(policies("Qwen/Qwen3-1.7B", share), CARD)) is (share < SAFE - 0.03)

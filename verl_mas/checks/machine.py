@@ -175,3 +175,8 @@ def _absent(config: DictConfig, cluster: str | None) -> str:
     if not cluster or cluster == "local" or not named:
         return ""
     return no_connection(cluster) if ADDRESS.fullmatch(cluster) else f"{cluster} is no host:port and no ray://host:port"
+
+
+def check_machine(run: ExaminedRun) -> Iterator[Problem]:
+    yield from check_resources(run)
+    yield from check_packages(run.config)

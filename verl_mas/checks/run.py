@@ -20,7 +20,7 @@ from verl_mas.checks.images import seen, tokens_of
 from verl_mas.checks.machine import (
     check_cluster,
     check_device,
-    check_packages,
+    check_machine,
     check_plugin,
     check_resources,
     check_versions,
@@ -151,7 +151,7 @@ def _made(run: ExaminedRun) -> None:
 def _examine_run(run: ExaminedRun, refusals: Refusals) -> None:
     config, usable = run.config, not refusals.errors
     refusals.of(check_validated(run) if usable else ())
-    refusals.of(check_resources(run), check_packages(config), check_data(run), check_files(config))
+    refusals.of(check_machine(run), check_data(run), check_files(config))
     refusals.of(check_folders(config), *(_served(run, name) for name in local_policies(run.mas)))
     tools: Mapping[str, Tool] = {}
     if run.mode:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from typing import TypeAlias
 
@@ -30,6 +31,7 @@ class Change:
 
 
 Kind: TypeAlias = Callable[[Change], Iterator[Change]]
+Larger: TypeAlias = tuple[str, int]  # the setting that gives the pool all GPUs of `--gpus`, and their number
 
 
 def worst(pool: Pool) -> Moment:
@@ -57,10 +59,11 @@ def fits(pool: Pool) -> bool:
     return worst(pool).total <= SAFE * pool.card and not too_small(pool)
 
 
-def fixes(pool: Pool, gpus: int) -> list[str]:
+def fixes(pool: Pool, gpus: int, larger: Larger | None = None) -> list[str]:
     """Find settings with which a pool of `gpus` GPUs fits, preferring few changes. The formulas confirm each result."""
     start = Change((), tuple(pool.policies), pool.phases, gpus)
-    kinds: tuple[Kind, ...] = (_shards, _context, _phases, _offload, _budget, _tensor_parallel, _fractions)
+    more: Kind = partial(_more_gpus, larger)
+    kinds: tuple[Kind, ...] = (_shards, more, _context, _phases, _offload, _budget, _tensor_parallel, _fractions)
     for count in (1, 2, 3):
         found = []
         for chosen in combinations(kinds, count):
@@ -121,6 +124,14 @@ def _each(change: Change, field: str, key: str, values: Sequence[object]) -> Cha
 def _settings(policies: Sequence[Policy], key: str, values: Sequence[object]) -> str:
     """Format one setting per policy."""
     return " ".join(f"{policy.section}.{key}={value}" for policy, value in zip(policies, values, strict=True))
+
+
+def _more_gpus(larger: Larger | None, change: Change) -> Iterator[Change]:
+    """Use all GPUs of `--gpus`: parameters that are sharded over the whole pool are then sharded over more GPUs."""
+    if larger is not None:
+        setting, gpus = larger
+        policies = [replace(one, shards=gpus) if one.shards == change.gpus else one for one in change.policies]
+        yield replace(_changed(change, setting, policies), gpus=gpus)
 
 
 def _shards(change: Change) -> Iterator[Change]:

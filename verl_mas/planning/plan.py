@@ -11,10 +11,11 @@ from omegaconf import OmegaConf
 from verl_mas.config.adapters import adapters
 from verl_mas.config.placement import gpus_needed, policies_on, pool_shape, used_pools
 from verl_mas.config.run import Run
+from verl_mas.config.schema import DEFAULT_POOL
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning import fit, training
 from verl_mas.planning.events import LOG_PROBS, WAITING, Moment, Pool, total
-from verl_mas.planning.fit import fits, needed_tokens, tokens, too_small, worst
+from verl_mas.planning.fit import Larger, fits, needed_tokens, tokens, too_small, worst
 from verl_mas.planning.hardware import GIB, SAFE, Hardware
 from verl_mas.planning.load import Policy, Terms
 from verl_mas.planning.step import Step, expected, rows_of, seconds, training_line
@@ -59,6 +60,11 @@ def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware, step: 
     host = {name: pool.host(shapes[name][0]) for name, pool in pools.items()}
     node = _worst_node(shapes, {name: total(terms) for name, terms in host.items()}, hardware)
     keep = OmegaConf.select(run.config, "trainer.max_actor_ckpt_to_keep")
+    larger = None
+    # More GPUs can help if all policies are on the pool that uses the trainer's GPUs, and some of `--gpus` are unused.
+    if list(shapes) == [DEFAULT_POOL] and sum(shapes[DEFAULT_POOL]) < hardware.gpus:
+        nodes = f"trainer.nnodes={hardware.nodes} " if len(shapes[DEFAULT_POOL]) != hardware.nodes else ""
+        larger = f"{nodes}trainer.n_gpus_per_node={hardware.gpus_per_node}", hardware.gpus
     problems: list[Problem] = [*_too_few_gpus(shapes, gpus_needed(run), hardware)]
     problems += [warning for pool in pools.values() for warning in _long_context(pool)]
     served = {
@@ -66,7 +72,7 @@ def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware, step: 
     }
     usual = {name: pool.of(expected(policy, step) for policy in pool.policies) for name, pool in pools.items()}
     for name, pool in pools.items():
-        problems += [] if fits(pool) else _lacking(name, pool, usual[name], step, _fix(pool, sum(shapes[name])))
+        problems += [] if fits(pool) else _lacking(name, pool, usual[name], step, _fix(pool, sum(shapes[name]), larger))
     return RunPlan(
         hardware=hardware,
         gpus=gpus_needed(run),
@@ -202,8 +208,8 @@ def _too_few_gpus(shapes: Mapping[str, Sequence[int]], gpus: int, hardware: Hard
         )
 
 
-def _fix(pool: Pool, gpus: int) -> str:
-    found = fit.fixes(pool, gpus)
+def _fix(pool: Pool, gpus: int, larger: Larger | None) -> str:
+    found = fit.fixes(pool, gpus, larger)
     apart = ", or a pool per policy (mas.pools)" if len(pool.policies) > 1 else ""
     return "; or ".join(f"set {settings}" for settings in found) or f"use more or larger GPUs, a smaller model{apart}"
 
