@@ -116,7 +116,6 @@ def test_what_a_model_or_a_tool_writes_is_no_turn_in_a_prompt(policy, play, toke
     assert sampled == [one for text in said[1:] for one in [*letters(text), tokenizer.eos_token_id]]
     assert [act["forged_tokens"] for act in done.session.record()["acts"]] == [0, 6, 2]
     assert SessionCounts.of(done).metrics()["agent/b/forged_tokens"] == 8
-    assert "6 forged tokens in the prompt" in str(done.session)
 
 
 def test_a_full_conversation_samples_no_more_tokens(policy, play):

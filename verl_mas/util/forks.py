@@ -39,7 +39,7 @@ class ServerLost(Exception):
 
 
 class Refused(Exception):
-    """The fork server refused to serve. The arguments are the part that fails, and the reason."""
+    """The fork server refused to serve. The arguments name the part that fails, and the reason."""
 
 
 @dataclass
@@ -80,7 +80,7 @@ class _Connection:
     lost: bool = False
 
     def listen(self) -> None:
-        """Receive the greeting and the ends of forks, until the server is gone."""
+        """Receive the greeting, and a message for each fork that ends, until the connection ends."""
         try:
             while message := self._receive():
                 fields = json.loads(message)
@@ -125,8 +125,9 @@ class _Connection:
 
 
 class ForkServer:
-    """A fork server process. It starts at once, and ends with this object or this process. `kind` names a subclass of
-    `verl_mas.util.fork_server.Forks` as "module:class". `python` has an interpreter and its options."""
+    """A fork server process. It starts at once, and ends when this object is garbage-collected or this process exits.
+    `kind` names a subclass of `verl_mas.util.fork_server.Forks` as "module:class". `python` is the command of an
+    interpreter, with its options."""
 
     def __init__(
         self,
@@ -185,7 +186,8 @@ class ForkServer:
         try:
             socket.send_fds(self._connection.socket, [json.dumps(order).encode()], descriptors)
         except OSError as error:
-            # If the future is no longer in `ended`, the listening thread has taken it and fails it with ServerLost.
+            # If the future is no longer in `ended`, the listening thread has removed it, and sets ServerLost as its
+            # exception.
             with self._connection.lock:
                 if self._connection.ended.pop(order.number, None):
                     raise ServerLost(f"{_LOST}: {error}") from None
@@ -215,7 +217,7 @@ class Restarted:
 
 def end_of(printed: IO[bytes]) -> str:
     """Return the last part of the output that a process has printed into a file."""
-    size = os.fstat(printed.fileno()).st_size  # not with a seek, because the process shares the file position
+    size = os.fstat(printed.fileno()).st_size  # a seek would move the position at which the process writes
     return os.pread(printed.fileno(), _MOST_PRINTED, max(0, size - _MOST_PRINTED)).decode(errors="replace")
 
 

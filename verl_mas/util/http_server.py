@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# Seconds after which a connection without the complete head of a request is closed; uvicorn would keep it.
+# A connection is closed if it has not sent the complete head of a request after this many seconds. uvicorn would
+# keep such a connection open.
 HEAD_S = 10
 # Number of connections that asyncio accepts before it handles any of them. If file descriptors run out, asyncio logs
-# an error for each of them.
+# an error for each of these connections.
 BACKLOG = 128
-# Time in which requests on kept connections may still arrive after the shutdown has begun.
+# Seconds after the start of a shutdown in which requests on keep-alive connections may still arrive.
 ON_ITS_WAY_S = 2.0
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 else:
     np, pd, torch = Later("numpy"), Later("pandas"), Later("torch")
-    # Only for annotations, which are not evaluated; any other use fails.
+    # `Tensor` is only for annotations, which are not evaluated. Any other use of it fails.
     Tensor = None
 
 

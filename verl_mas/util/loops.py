@@ -1,4 +1,4 @@
-"""Helpers for objects that one event loop after another uses, for code without a loop, and for parallel coroutines."""
+"""Helpers for objects that several event loops use in turn, for code without a loop, and for parallel coroutines."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class PerLoop(Generic[T]):
         return self._made[loop]
 
     def discard(self) -> T | None:
-        """Forget the value of the running loop, and return it if there is one."""
+        """Forget the value of the running loop, and return this value, or None if the loop has no value."""
         return self._made.pop(asyncio.get_running_loop(), None)
 
 
 def waited_for(work: Coroutine[object, object, T], seconds: float | None = None) -> T:
     """Wait for a result in code that is not async, even if the caller runs in an event loop. Raises TimeoutError after
-    `seconds`, also if a server keeps sending single bytes."""
+    `seconds`. This limits the whole call, so a server that keeps sending single bytes cannot extend it."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, asyncio.wait_for(work, seconds)).result()
 

@@ -64,7 +64,7 @@ def bare_address(text: str) -> str:
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
-    """Escape characters that a terminal would interpret instead of print, such as the escape character, as `\\x1b`.
+    """Escape characters that a terminal would interpret instead of print. The escape character becomes `\\x1b`.
 
     Otherwise text of a model, corpus or endpoint could clear the screen, hide lines or write to the clipboard.
     """

@@ -1,4 +1,4 @@
-"""Access to verl's registries for which verl has no function: list the entries, or add one."""
+"""Functions that list or add entries of verl's registries, where verl itself has no function for this."""
 
 from __future__ import annotations
 

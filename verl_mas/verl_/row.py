@@ -30,12 +30,12 @@ ADVANTAGES = "advantages"
 RETURNS = "returns"
 VALUES = "values"  # values of a critic
 OLD_LOG_PROBS = "old_log_probs"
-KEPT_SHARE = "kept_share"  # share of all rows' tokens that an update computes
+KEPT_SHARE = "kept_share"  # share of all rows' tokens that are in the rows of an update
 ROLLOUT_LOG_PROBS = "rollout_log_probs"
 ROLLOUT_WEIGHTS = "rollout_is_weights"
 LOSS_WEIGHTS = "loss_weights"  # added by verl-mas
-# Tensors that training processes do not read, except that a critic reads OF_CRITIC. verl makes most of them for
-# metrics, and a `dummy_tensor` for every dataset row.
+# Tensors that training processes do not read, except that a critic reads OF_CRITIC. verl makes most of these tensors
+# for metrics. It also adds a `dummy_tensor` to every dataset row.
 OF_CRITIC = frozenset({RETURNS, VALUES})
 TRAINER_ONLY = OF_CRITIC | {SCORES, ROLLOUT_LOG_PROBS, "log_probs", "entropy", "dummy_tensor"}
 MULTI_MODAL_DATA = "multi_modal_data"
@@ -61,7 +61,8 @@ AGENT = "agent"
 TURN = "turn"
 RESPONSE_LEN = "response_len"
 TRAINABLE = "trainable"
-# Also a field, in which verl's engines read the temperature if the trainer sets none for the whole batch.
+# Also the name of a field. verl's engines read the temperature from this field if the trainer sets no temperature for
+# the whole batch.
 TEMPERATURE = "temperature"
 # Tags of verl. The weight versions are in EXTRA_FIELDS, too.
 GLOBAL_STEPS = "global_steps"
@@ -74,14 +75,14 @@ IS_PADDING = "is_padding"
 IS_PROMPT = "is_prompt"
 STATUS = "status"
 LENGTH = "seq_len"  # tag: tokens of a row
-# The status of a task (its key is the uid), and of a row.
+# Values of STATUS. The first four are for tasks, whose keys are their uids. SUCCESS is for rows.
 PENDING, RUNNING, FINISHED, FAILURE = "pending", "running", "finished", "failure"
 SUCCESS = "success"
 
 
 @dataclass(frozen=True)
 class RowKey:
-    """A row's task, session and number in the session. verl reads the uid up to the first underscore."""
+    """A row's task, session and index in the session. verl takes the text before the first underscore as the uid."""
 
     uid: str
     session: int

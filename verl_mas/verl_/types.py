@@ -1,4 +1,4 @@
-"""Types of objects that verl and Ray pass to verl-mas, with the members that it uses."""
+"""Types of objects that verl-mas gets from verl and Ray. They declare only the members that verl-mas uses."""
 
 from __future__ import annotations
 

@@ -21,10 +21,12 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 # Names of TransferQueue's folder in a checkpoint: our name, and verl's name. We save the queue under our name, because
 # verl would load a folder with verl's name while it loads the weights.
 QUEUE, QUEUE_OF_VERL = "queue", "transfer_queue"
-# Names that agents and policies cannot have, because metric names begin with them or folders of checkpoints have them.
+# Names that agents and policies cannot have, because metric names begin with these names, or folders of checkpoints
+# have these names.
 RESERVED = {"session", "rows", "timing", "group", "padding", QUEUE, QUEUE_OF_VERL}
 SWAP = "mas.swap.agents"
-# Sections whose overrides must be equal for exchanged policies, because checks read only an agent's own policy.
+# Sections whose overrides must be equal for exchanged policies. The checks of an agent read only its own policy, and
+# their result must also hold for the other policies.
 ALIKE = ("model", "rollout")
 
 
@@ -66,7 +68,7 @@ class ResolvedAgent:
 
 
 def flat(sampling: Sampling) -> dict[str, object]:
-    """Merge the settings in `extra` into the other settings, to the flat form that engines take."""
+    """Merge the settings in `extra` into the other settings, because engines take one flat mapping."""
     return {**{name: value for name, value in sampling.items() if name != "extra"}, **sampling.get("extra", {})}
 
 

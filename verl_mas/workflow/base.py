@@ -32,8 +32,8 @@ class Workflow:
 
     safe_arguments: ClassVar[Mapping[str, str]] = {}
     """String arguments that are only data, each with a regular expression for its safe values. A team from someone else
-    may set them freely. Any other string could name a file, a module, a command or an address, so the user is asked
-    about it when the team is loaded."""
+    may set these arguments to safe values. Any other string could name a file, a module, a command or an address, so
+    the user is asked about it when the team is loaded."""
 
     @property
     def agents(self) -> Sequence[str]:
@@ -124,9 +124,9 @@ def agents_of(mas: MasConfig) -> dict[str, ResolvedAgent]:
 
 
 def team_file(name: str) -> dict[str, object]:
-    """Return the content of the group file `mas/<name>` of a registered workflow, for which no YAML file is needed.
+    """Return the content of the group file `mas/<name>` of a registered workflow, so that no YAML file is needed.
 
-    It lists the agents, so that `mas.agents.<agent>.policy=...` needs no plus sign. Agents that follow from arguments
+    It lists the agents, so that `mas.agents.<agent>.policy=...` needs no plus sign. Agents that depend on arguments
     without a default are not listed.
     """
     try:

@@ -20,8 +20,8 @@ Settings: TypeAlias = Mapping[str, Any]  # settings with the names that an engin
 class ToolCall:
     """A call of a tool as a model wrote it, with its outcome: `result` or `error` is the text that the model got.
 
-    Both are None if the workflow must answer the call. If a limit excluded the call (`left_out`), no message has it,
-    and its `error` gives the reason.
+    Both are None if the workflow must answer the call. If a limit excluded the call (`left_out`), no message
+    contains the call, and its `error` gives the reason.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Generation:
     # them, in order, and `aborts` counts how often an update of the weights interrupted the act.
     versions: Sequence[Sequence[int]] = field(default=(), repr=False)
     aborts: int = 0
-    forged_tokens: int = 0  # special tokens that texts of the prompt spelled out; they became ordinary text
+    forged_tokens: int = 0  # number of special tokens in texts of the prompt that were changed into ordinary text
 
     @property
     def has_tokens(self) -> bool:
@@ -100,7 +100,8 @@ def message_of(generation: Generation, calls: Sequence[ToolCall] = ()) -> Messag
 
 
 def as_call(call: ToolCall) -> JsonObject:
-    """Convert a call to verl's form for chat templates. Arguments that are not an object stay as they were written."""
+    """Convert a call to verl's form for chat templates. Arguments that are not a JSON object are passed
+    on as the model wrote them."""
     parameters = call.parameters
     function = {"name": call.name, "arguments": call.arguments if parameters is None else all_encodable(parameters)}
     return {"type": "function", "function": function, **({} if call.id is None else {"id": call.id})}

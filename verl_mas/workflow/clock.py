@@ -93,8 +93,8 @@ def start(work: Awaitable[T], clock: Clock, *, session: bool = False) -> asyncio
 
 
 def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
-    """Task factory of the event loop. In tasks of a session, also tasks that the workflow starts, SystemExit and
-    KeyboardInterrupt end only the session."""
+    """Task factory of the event loop. In all tasks of a session, including tasks that the workflow starts, SystemExit
+    and KeyboardInterrupt end only the session."""
     return asyncio.Task(ends_alone(work) if _CLOCKS.get() else work, loop=loop, **options)
 
 
@@ -112,7 +112,7 @@ async def ends_alone(work: Awaitable[T]) -> T:
 
 
 def work_of(task: asyncio.Task[T]) -> object:
-    """Return the coroutine that a task runs, without the `ends_alone` around it."""
+    """Return the coroutine that a task runs. If `ends_alone` wraps it, return the inner coroutine."""
     work = task.get_coro()
     if inspect.iscoroutine(work) and work.cr_code is ends_alone.__code__:
         return inspect.getcoroutinelocals(work).get("work", work)

@@ -46,14 +46,14 @@ class Codec(Protocol[T]):
 
 
 def visible(text: str) -> str:
-    """For codecs: return the text after the thinking; empty if the thinking does not end."""
+    """Return the text after the last `</think>` and before any `<think>` that is not closed. For use in codecs."""
     _, closed, rest = text.rpartition(THINK_CLOSE)
     answer = rest if closed else text
     return answer.partition(THINK_OPEN)[0]
 
 
 def only(found: Sequence[str], what: str) -> str | Malformed:
-    """For codecs: return the only value found, or Malformed. Equal values count once."""
+    """Return the only value found, or Malformed. Equal values count once. For use in codecs."""
     values = set(found)
     if not values:
         return Malformed(f"no {what}")
@@ -63,7 +63,7 @@ def only(found: Sequence[str], what: str) -> str | Malformed:
 
 
 def between(text: str, start: str, end: str) -> list[str] | Malformed:
-    """For codecs: list all texts between `start` and `end`, or return Malformed if the two do not pair up."""
+    """List all texts between `start` and `end`, or return Malformed if the two do not pair up. For use in codecs."""
     texts: list[str] = []
     opened: int | None = None
     for mark in re.finditer(f"{re.escape(start)}|{re.escape(end)}", text):
@@ -78,7 +78,7 @@ def between(text: str, start: str, end: str) -> list[str] | Malformed:
 
 
 def checked(rendered: str, value: object, parsed: object) -> str:
-    """For codecs: return the rendered text. Raises DataError if `parse` would not read the same value from it."""
+    """Return the rendered text. Raises DataError if `parse` would read another value from it. For use in codecs."""
     if isinstance(parsed, Malformed) or parsed != value:
         fix = "remove the marks of the format, <think> tags, and blanks at both ends"
         raise DataError(f"{value!r} cannot be rendered", rule="parse(render(value)) == value", fix=fix)
@@ -235,7 +235,8 @@ JsonObject: TypeAlias = Fields
 
 @dataclass(frozen=True)
 class JsonBlock:
-    """A JSON object, alone or in a fenced block. Each of `keys` must be present with its type; more are allowed."""
+    """A JSON object, alone or in a fenced block. Each of `keys` must be present with its type; other keys
+    are allowed."""
 
     keys: Mapping[str, type] = field(default_factory=dict)
 
@@ -294,7 +295,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def finite(number: str) -> float:
-    """Parse a float. Raises ValueError if it is too large for a float, instead of returning infinity."""
+    """Parse a float. If the number is too large for a float, raise ValueError instead of returning infinity."""
     value = float(number)
     if math.isinf(value):
         raise ValueError(f"{number[:40]} is too large")
@@ -320,7 +321,7 @@ class ActionList:
     actions: tuple[str, ...] | re.Pattern[str]
     at_most: int = 64
     tag: str | None = "actions"  # None: the whole reply is the list
-    help: str | None = None  # what an action is, for the prompt; required with a pattern
+    help: str | None = None  # description of the actions for the prompt; required with a pattern
 
     def __post_init__(self) -> None:
         if isinstance(self.actions, re.Pattern):

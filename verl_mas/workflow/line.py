@@ -1,4 +1,4 @@
-"""A line is a path through a session: the main path, or a path next to it that continues a candidate."""
+"""A line is a path through a session: the main path, a path of probes, or a path that continues a forked candidate."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Line:
     # Seed of the session. Each line draws its own random numbers, so acts of other lines do not change them.
     seed: str = ""
     name: str = ""  # empty for the main path; unique in the session
-    # Index of the forked candidate that this line continues. Acts of the line are trained on, and have this index as
-    # their branch.
+    # Index of the forked candidate that this line continues. Acts of the line have this index as their branch. They
+    # are trained on, unless the line is a probe.
     fork: int | None = None
     probe: bool = False  # True if the acts of this line are probes, which are neither stored nor trained on
     replies: list[Reply] = field(default_factory=list)  # acts of this line so far, without acts from before its start

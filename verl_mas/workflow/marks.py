@@ -1,5 +1,5 @@
 """Turns special tokens in message contents into ordinary text. A chat template renders all contents into one text, so
-a special token that a content spells out would be tokenized as a real mark of a turn."""
+a special token that is spelled out in a content would be tokenized as a real mark of a turn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from verl_mas.workflow.client import Message, Request
 
 T = TypeVar("T")
 TEXT = "text"
-# Characters per regex search, because a search blocks all other threads, and length of the longest mark.
+# Characters per regex search (limited, because a search blocks all other threads), and length of the longest mark.
 WINDOW, LONGEST = 1 << 16, 512
 BRACKETS = (("", ""), ("<", ">"), ("[", "]"))
 # Marks of turns of known model families. Tags within a turn, such as <think> and <tool_call>, are ordinary text.
@@ -58,8 +58,8 @@ def plain_request(request: Request, marks: re.Pattern[str] = USUAL) -> tuple[Req
 
 
 def joined(message: Message) -> Message:
-    """Join adjacent text parts of a message, because a template writes them without a separator, so that they could
-    form a mark together."""
+    """Join adjacent text parts of a message. A template writes these parts without a separator, so two parts could form
+    a mark together."""
     content = message.get("content")
     if not isinstance(content, list):
         return message

@@ -105,8 +105,8 @@ class Clip:
         return [self._message(message) for message in messages]
 
     def tokens(self, reply: Reply) -> list[list[object]] | None:
-        """List the sampled tokens of an act with their log-probs, up to the limit of characters for a text. None if
-        tokens are not recorded."""
+        """List the sampled tokens of an act with their log-probs, but at most `max_text_chars` tokens. None if tokens
+        are not recorded."""
         texts = self.how.tokens.get(reply.policy)
         if texts is None or not reply.generation.sampled:
             return None

@@ -121,7 +121,7 @@ class Reply(KnownNames):
 
     @property
     def local_reward(self) -> float:
-        """The own reward of the act: the sum of `reward` and the rewards of its calls."""
+        """The act's own reward, which is the sum of `reward` and the rewards of its tool calls."""
         return (self.reward or 0.0) + (self.tool_reward or 0.0)
 
     @property

@@ -63,7 +63,7 @@ async def arun(
 def run(
     workflow: str | Workflow | type[Workflow], task: Question, clients: Clients, **settings: Unpack[RunSettings]
 ) -> Session:
-    """Run `arun` in code that is not async, with the same arguments, and return the finished session."""
+    """Call `arun` from code that is not async, with the same arguments, and return the finished session."""
     refuse_in_loop("verl_mas.run", "await verl_mas.arun(...)")
     return asyncio.run(arun(workflow, task, clients, **settings))
 
@@ -227,11 +227,11 @@ async def _within(run: Awaitable[Outcome], seconds: float) -> Outcome:
     return task.result()
 
 
-# Limit of a traceback, so that records and log lines have the user's frames and the message without pages of library
-# frames.
+# Maximum number of characters of a traceback. With this limit, records and log lines have the user's frames and the
+# message, but not pages of library frames.
 MOST_CHARS = 4000
 _HERE = Path(__file__).parent
-# Files whose frames are in every traceback. They are removed, so that the first frame is the user's.
+# Files whose frames are in every traceback. These frames are removed, so that the first frame is the user's code.
 MACHINERY = (
     str(Path(asyncio.__file__).parent),
     contextlib.__file__,

@@ -207,7 +207,7 @@ class Session:
         return as_text(self.record())
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """Return the transcript as HTML, for notebooks."""
         return f'<pre style="white-space:pre-wrap">{html.escape(str(self))}</pre>'
 
     def rows(self) -> list[Row]:

@@ -1,4 +1,4 @@
-"""The objects that a workflow acts with: the team, its agents and their conversations."""
+"""The objects that a workflow uses for acts: the team, its agents and their conversations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from verl_mas.workflow.tools import CallContext, Tools
 
 State = TypeVar("State")
 CONTAINERS = (list, dict, set, bytearray, deque)
-CONSTANTS = (str, bytes, int, float, complex, tuple, frozenset, type(None))  # a copy may be the same object
+CONSTANTS = (str, bytes, int, float, complex, tuple, frozenset, type(None))  # types whose copy may be the same object
 Prompt = str | Sequence[Message]
 # (team, candidate, state) -> the outcome of the session if it continues with the candidate; a number is the reward.
 PlayOn: TypeAlias = "Callable[[Team, Reply, State], Awaitable[Outcome | float]]"
@@ -84,8 +84,8 @@ class Team:
         self._session.forget(reply)
 
     def aside(self, name: str = "aside") -> Team:
-        """Return the same team, whose acts are then probes. Probes only measure something: they are not trained on, and
-        are not in the `replies` of this team."""
+        """Return another `Team` with the same agents. Its acts are probes, which only measure something. They are
+        not trained on, and are not in the `replies` of this team."""
         return Team(self._session, self._prefix, self._line.probing(name))
 
     async def continue_from(self, candidate: Reply, play: PlayOn[State], state: State, n: int = 1) -> float | None:
@@ -93,7 +93,7 @@ class Team:
         returns the outcome of a continuation, and the mean of the rewards becomes `candidate.team_reward`.
 
         The acts of continuations are sampled with the current weights, and are not trained on. If the act has no other
-        candidates, nothing is played, and None is returned.
+        candidates, no continuation is run, and None is returned.
         """
         if candidate.among > 1:
             candidate.team_reward = await self._value(candidate, str(candidate.branch), play, state, n)
@@ -105,7 +105,7 @@ class Team:
         by a neutral message. The session's reward minus this mean is the contribution of the act.
 
         As in `continue_from`, the acts of continuations are not trained on. In validation, and in a continuation of a
-        candidate, nothing is played, and None is returned.
+        candidate, no continuation is run, and None is returned.
         """
         if self._session.task.validate or self._line.alone:
             return None
@@ -127,7 +127,8 @@ class Team:
         """Continue every candidate to the end with acts that are trained on, and commit one candidate. The reward
         of a candidate's outcome is the team reward of the candidate and of the acts after it.
 
-        The outcomes are in the order of the candidates. A single candidate continues the session itself.
+        The outcomes are in the order of the candidates. If there is only one candidate, the session itself continues
+        with it.
         """
         if len(candidates) == 1:
             return [await self._outcome(self._line, candidates[0], play, state)]
@@ -151,7 +152,8 @@ class Team:
         return [outcome for _, outcome, _ in ended]
 
     def twin(self, agent: Agent) -> Agent:
-        """Return an agent on the path of this team, such as an agent that was spawned before the path began."""
+        """Return the same instance of an agent on the path of this team. The instance may have been spawned before the
+        path began."""
         return agent.on(self._line)
 
     def random(self, name: str) -> random.Random:
@@ -209,9 +211,9 @@ class Agent(KnownNames):
         return Agent(self._session, self._member, self._line, self._session.spawn(self._member, self._line))
 
     async def act(self, messages: Prompt, *, tools: Tools = (), **sampling: object) -> Reply:
-        """Make one LLM call without history or, with tools, a further call after each round of tool calls. `tools` are
-        functions that the agent may call in addition to its configured tools. `sampling` overrides the agent's sampling
-        settings for this act."""
+        """Make one LLM call without history, and one more after each round of tool calls. `tools` are functions that
+        the agent may call in addition to its configured tools. `sampling` overrides the agent's sampling settings for
+        this act."""
         return (await self._act(self._opening(messages), sampling, 1, tools))[0]
 
     async def branch(
@@ -219,7 +221,7 @@ class Agent(KnownNames):
     ) -> list[Reply]:
         """Sample K candidates from one prompt. In validation, `mas.branch.validation_k` replaces `k`.
 
-        Candidates share `tools`. If `tools` is a function, it is called to make the list for each candidate.
+        Candidates share a list of `tools`. If `tools` is a function, it is called once per candidate to make a list.
         """
         return await self._act(self._opening(messages), sampling, self._candidates(k), tools)
 
@@ -369,8 +371,8 @@ def as_messages(prompt: Prompt) -> list[Message]:
 
 def restored(state: State, rng: random.Random | None = None) -> State:
     """Return an independent copy of `state`, by its `copy()` method if it has one. If the copy has a method `reseed`,
-    it is reseeded from `rng`. With the random numbers of the original, results from the copy would reveal the future of
-    the session."""
+    it is reseeded from `rng`. If the copy drew the same random numbers as the original, its results would reveal the
+    future of the session."""
     copied = _copied(state)
     if (copied is state or copied is None) and not isinstance(state, CONSTANTS):
         kind = type(state).__name__

@@ -47,7 +47,8 @@ class TeamWorkflow:
 
 @dataclass
 class TeamPolicy:
-    """A policy of the team. Its weights are in `folder` or, without it, in `model`; a remote policy has neither."""
+    """A policy of the team. Its weights are in `folder`, or in `model` if `folder` is not set. A remote policy has
+    neither of the two."""
 
     model: str | None = None  # folder or hub name of the policy's model, or of the model from which training started
     folder: str | None = None  # folder next to this file with the weights of the policy, or with an adapter for `model`
@@ -56,7 +57,7 @@ class TeamPolicy:
     remote: RemoteSpec | None = None
     dtype: Dtype | None = None  # dtype of the weights in the engines of the run
     prompt_length: Count | None = None  # limit of the tokens of a prompt
-    response_length: Count | None = None  # limit of a reply or, in a conversation, of all tokens after the prompt
+    response_length: Count | None = None  # limit of the tokens after the prompt, in a reply or in a conversation
     tokenizer: str | None = None  # set only if it differs from the tokenizer of `model`
     chat_template: str | None = None  # set only if it differs from the template of the tokenizer
     start_adapter: str | None = None  # folder of the adapter from which training started
@@ -90,7 +91,7 @@ class TeamFile:
     verl: FreeSettings = field(default_factory=dict)
 
     def text(self) -> str:
-        """Format the team as YAML, without fields that have their default."""
+        """Format the team as YAML, without fields that have their default values."""
         return str(yaml.safe_dump(_plain(self), sort_keys=False, allow_unicode=True, width=120))
 
     def write(self, folder: Path) -> None:
@@ -202,9 +203,9 @@ def _policy(run: Run, name: str) -> TeamPolicy:
 
 
 def _found_again(text: str) -> str:
-    """Prepare a string argument for a file in another folder. The path of an existing file, with or without `:name`
-    after it, becomes absolute. A URL loses its user and query. A string with spaces, such as a prompt, is not
-    changed."""
+    """Prepare a string argument for `team.yaml`, which is in another folder. The path of an existing file, with or
+    without `:name` after it, becomes absolute. A URL loses its user and query. A string with spaces, such as a prompt,
+    is not changed."""
     file, colon, name = text.partition(":")
     if (os.sep in file or Path(file).suffix) and os.path.isfile(file):
         return f"{Path(file).absolute()}{colon}{name}"

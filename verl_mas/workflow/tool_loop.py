@@ -108,7 +108,7 @@ class ToolLoop:
         return Acted(generation, messages[len(self.request.messages) :], self._calls, self._context.state, sampled)
 
     def _for_workflow(self, calls: Sequence[ToolCall]) -> bool:
-        """Whether one of the tools has no function, so that the workflow answers the calls and the act ends."""
+        """Whether one of the called tools has no function. Then the workflow answers the calls, and the act ends."""
         return any(call.name in self.tools and self.tools[call.name].call is None for call in calls)
 
     def _split(self, calls: Sequence[ToolCall], rounds: int) -> tuple[Sequence[ToolCall], list[ToolCall]]:
@@ -205,8 +205,8 @@ async def _outcome(name: str, call: Callable[[], Awaitable[object]]) -> _Answer:
     except (EngineLost, SessionFault, asyncio.CancelledError, KeyboardInterrupt):
         raise
     except BaseException as error:  # foreign code may raise any exception
-        # Log the first error per tool and type. Wrong arguments from a model raise TypeErrors; with one log per tool,
-        # these would hide other errors of the tool.
+        # Log the first error per tool and type. Wrong arguments from a model raise TypeErrors. If only one error per
+        # tool were logged, a TypeError could hide other errors of the tool.
         if (name, type(error)) not in _LOGGED:
             _LOGGED.add((name, type(error)))
             logger.warning("the first %s of the tool %s in this process", type(error).__name__, name, exc_info=error)

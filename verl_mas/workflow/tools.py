@@ -17,7 +17,7 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True)
 class ToolResult:
-    """Result of a tool that has more than a value: a `reward` for the act, or `images` for the model.
+    """Result of a tool that returns more than a value: also a `reward` for the act, or `images` for the model.
 
     `value` is a string, or anything that JSON can hold.
     """
@@ -53,7 +53,7 @@ class Tool:
     """A tool with its OpenAI schema. Without `call`, the workflow answers its calls.
 
     The calls of one reply are made concurrently, except that calls of `in_order` tools are made one after another.
-    `acts`: a call runs acts of agents. They have their own time limits, so `tool_timeout_s` does not apply.
+    `acts`: a call runs acts of agents. Acts have their own time limits, so `tool_timeout_s` does not apply.
     """
 
     schema: JsonObject

@@ -1,6 +1,7 @@
 """The transcript of a session that was run without verl, for terminals and notebooks.
 
-Model-written text is hostile, so control characters, and marks that reorder text, are escaped, for example to `\\x1b`.
+Text written by a model may be hostile, so control characters and marks that reorder text are escaped. The escape
+character, for example, becomes `\\x1b`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ MOST = 4000  # limit of a text in a transcript; the record has the whole text
 
 
 def as_text(record: Record) -> str:
-    """Format the acts in order, each with the messages of its prompt that no earlier act had."""
+    """Format the acts in order, each with the messages of its prompt that are in no earlier prompt."""
     seen: set[str] = set()
     among = Counter(map(_place, record["acts"]))
     lines = [*_boards(record, None)]

@@ -1,5 +1,5 @@
-"""Adapters for verl's tools: functions with its decorator, and subclasses of its BaseTool. verl is imported only when
-such a tool is used."""
+"""Adapters for verl's tools: functions with verl's decorator, and subclasses of verl's BaseTool. verl is imported only
+when such a tool is used."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ AGENT_DATA = "agent_data"
 
 
 def decorated(function: object) -> object | None:
-    """Return the tool that verl's decorator registered for a function, because the decorator returns the function
-    itself."""
+    """Return the tool that verl's decorator registered for a function, or None if it registered no tool. The decorator
+    returns the function itself, so the tool is found in verl's registry."""
     module = sys.modules.get("verl.tools.function_tool")
     if module is None:
         return None

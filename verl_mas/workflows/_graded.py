@@ -1,4 +1,4 @@
-"""Base classes of teams whose answers a grader scores during the session, and groups of replies by their answers."""
+"""Base classes of teams whose answers a grader scores during the session, and functions that group equal answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from verl_mas.errors import InvalidInput
 from verl_mas.workflow import Codec, Malformed, Message, Reply, Task, Workflow, with_instruction
 from verl_mas.workflow.base import REGISTERED
 
-# The value of `score` that names no grader: verl's reward function scores the answer after the session.
+# The value of `score` if there is no grader. Then verl's reward function scores the answer after the session.
 VERL = "verl"
 SCORE = "mas.workflow.args.score"
 
@@ -141,6 +141,6 @@ async def same_answers(grader: Grader, replies: Sequence[Graded]) -> list[list[G
 
 
 async def most_frequent(grader: Grader, replies: Sequence[Graded]) -> list[Graded]:
-    """Return the replies with the most frequent answer. In a tie, return the replies whose answer occurs first. Empty
-    if no reply has an answer."""
+    """Return the replies with the most frequent answer. In a tie, return the replies whose answer occurs first. The
+    list is empty if no reply has an answer."""
     return max(await same_answers(grader, replies), key=len, default=[])

@@ -1,4 +1,4 @@
-"""A coder writes a program and a tester a test, until they agree (the code team of AT-GRPO)."""
+"""A coder writes a program and a tester writes a test, until they agree (the code team of AT-GRPO)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ CURE_MALFORMED = -1.2
 
 @dataclass(frozen=True)
 class CaseScore:
-    """Score of one candidate. None: not known. `trained` False: it is not known how good the candidate is, so its row
-    is skipped."""
+    """Score of one candidate of the tester. A field is None if its value is not known. If `trained` is False, the
+    quality of the candidate is not known, so the candidate is not trained on."""
 
     reward: float | None
     right: bool | None
@@ -47,9 +47,9 @@ async def at_grpo(runner: Runner, tests: Sequence[Test | None], attempts: Sequen
 
 
 async def cure(runner: Runner, tests: Sequence[Test | None], attempts: Sequence[ProgramAttempt]) -> list[CaseScore]:
-    """Score tests by the coder's candidates. A right test, which every right program passes, gets the share of wrong
-    programs that fail it; a wrong test loses the share that pass it. This needs no golden program, but a right program
-    among the candidates."""
+    """Score tests by the coder's candidates. A right test is a test that every right program passes. Its score is the
+    share of wrong programs that fail it. The score of a wrong test is minus the share of wrong programs that pass it.
+    No golden program is needed, but the candidates must include a right program."""
     right = [attempt.program for attempt in attempts if attempt.right]
     wrong = [attempt.program for attempt in attempts if not attempt.right]
     if not right:
@@ -82,7 +82,7 @@ CASE_REWARDS = {"at_grpo": at_grpo, "cure": cure}
 
 @dataclass(frozen=True)
 class WrittenTest:
-    """A test that the tester wrote, as text and as it runs."""
+    """A test that the tester wrote, in its written form (`case`) and in its executable form (`test`)."""
 
     case: WrittenCase
     test: Test
@@ -93,8 +93,8 @@ class Turn:
     """One turn: the candidates of both agents, and how the committed program ended on the committed test."""
 
     written: Written
-    scores: Sequence[CaseScore]  # of all tests
-    score: CaseScore  # of the committed test
+    scores: Sequence[CaseScore]  # scores of all tests
+    score: CaseScore  # score of the committed test
     probe: WrittenTest | None  # None: the committed test was unreadable
     verdict: Verdict | None  # None: the committed test or the program was unreadable
 
@@ -113,8 +113,9 @@ class Turn:
 
 @register_workflow("coder_tester")
 class CoderTester(CodeTeam):
-    """Coder and tester take up to `max_turns` turns. The coder reads the last test and what its program printed; the
-    tester never reads the program. They stop when the committed program prints what the committed test expects.
+    """Coder and tester take up to `max_turns` turns. The coder reads the last test and the output of its own
+    program for this test. The tester reads this output too, but never the program. They stop when the committed program
+    prints what the committed test expects.
 
     The last program is the team's answer.
     """
@@ -204,7 +205,7 @@ class CoderTester(CodeTeam):
 def _measured(turns: Sequence[Turn]) -> dict[str, float]:
     programs = [attempt for turn in turns for attempt in turn.written.candidates]
     known = [score.right for turn in turns for score in turn.scores if score.right is not None]
-    # For wrong committed programs, whether a right test failed them.
+    # For each turn with a wrong committed program: whether this program failed a right test.
     caught = [
         turn.score.right and not turn.agreed
         for turn in turns

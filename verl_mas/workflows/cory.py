@@ -1,4 +1,4 @@
-"""A pioneer answers, an observer reads this answer and gives its own; both get the sum of the grades (CORY)."""
+"""A pioneer answers. An observer reads this answer and answers too. Both get the sum of their grades (CORY)."""
 
 from __future__ import annotations
 

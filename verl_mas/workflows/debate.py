@@ -1,4 +1,4 @@
-"""Equal debaters answer, read each other's answers, and answer again; the majority's answer is the team's."""
+"""Equal debaters answer, read each other's answers, and answer again; the majority's answer is the team's answer."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ class Debate(WithGrader):
     """All debaters answer at the same time in every round; from the second round on, their prompts have the last
     answers.
 
-    The grader also says whether two answers are equal.
+    The grader also decides whether two answers are equal.
     """
 
     debaters: Count = 3
     """Agents of the role `debater`: debater_0, debater_1, ..."""
 
     rounds: Count = 2
-    """Answers of each debater. 1: a vote without a debate."""
+    """Number of answers of each debater. 1: a vote without a debate."""
 
     judge: bool = False
     """Whether an agent `judge` reads the last answers and decides. Otherwise the most frequent answer is the team's. In
     a tie, the team's answer is the one that comes first in the order of the debaters."""
 
     answer_reward: NotNegative = 0.0
-    """The own reward of an act whose answer is right. 0: the team's reward alone."""
+    """The own reward of an act whose answer is right. 0: acts get only the team's reward."""
 
     influence: Share = 0.0
-    """Weight of later answers in the own reward of an act, as in MAPoRL: the answers of all debaters count, and their
-    weight is multiplied by this factor for every round. 0: only the act's own answer counts."""
+    """Weight of later answers in the own reward of an act, as in MAPoRL. The act's own answer has the weight 1. The
+    mean grade of all answers n rounds later has the weight influence^n. 0: only the act's own answer counts."""
 
     @property
     def agents(self) -> Sequence[str]:
@@ -76,7 +76,8 @@ class Debate(WithGrader):
         return Outcome(answer=final.reply, reward=final.value, info=info)
 
     def _reward(self, rounds: Sequence[Sequence[Graded]]) -> None:
-        """Set the own reward of every act: a mean of its grade and those of later rounds, weighted by `influence`."""
+        """Set the own reward of every act. It is proportional to a mean of the act's grade and the grades of later
+        rounds, weighted by `influence`."""
         if not self.answer_reward:
             return
         later, weight = 0.0, 0.0

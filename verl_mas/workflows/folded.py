@@ -177,8 +177,8 @@ class Folded(Workflow):
     """Limits of branches, and penalties."""
 
     judged: bool = False
-    """Whether another agent, `judge`, decides in training which branches were out of scope. It is not trained on these
-    acts."""
+    """Whether another agent, `judge`, decides in training which branches were out of scope. The acts of the judge are
+    not trained on."""
 
     @property
     def agents(self) -> Sequence[str]:

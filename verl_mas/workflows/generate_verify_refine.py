@@ -37,9 +37,9 @@ class Proposal:
 
 @register_workflow("generate_verify_refine")
 class GenerateVerifyRefine(WithGrader):
-    """The generator proposes, the verifier reviews, the refiner answers with both in its prompt.
+    """The generator proposes, the verifier reviews, the refiner reads the proposal and the review and answers.
 
-    With `mas.branch.k` of K every act has K candidates, and the team continues from each of them: K replies of the
+    If `mas.branch.k` is K, every act has K candidates, and the team continues from each of them: K replies of the
     generator, K^2 of the verifier and K^3 of the refiner. The value of a refinement is its grade; the value of an
     earlier act is the mean of its leaves. The refiner reads a review whatever its verdict is.
     """
@@ -47,7 +47,7 @@ class GenerateVerifyRefine(WithGrader):
     agents = ("generator", "verifier", "refiner")
     branches = True
     verdict_reward: NotNegative = 0.0
-    """Reward of the verifier's own act for a right verdict. 0: no reward."""
+    """The verifier's own reward for a right verdict. 0: no reward."""
 
     def most_acts(self, k: int) -> int:
         return k + k**2 + k**3

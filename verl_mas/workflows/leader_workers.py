@@ -1,4 +1,4 @@
-"""A leader divides a task and spawns a worker for each part; reports come back, and it delegates again or answers."""
+"""A leader divides a task and spawns a worker for each part. It reads the reports, and delegates again or answers."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ class LeaderPlay:
         return {
             "rounds": len(self.rounds),
             "workers": sum(self.rounds),
-            # Acts in sequence: the workers of a round act at the same time.
+            # Number of acts in sequence. The workers of a round act at the same time, so they count as one act.
             "critical_path": 1 + len(self.rounds) + sum(workers > 0 for workers in self.rounds),
         }
 
 
 @dataclass(frozen=True)
 class Moves:
-    r"""Either `<subtask>...</subtask>`, once per worker, or an answer, such as `\boxed{...}`; both, neither, or too
-    many subtasks are malformed."""
+    r"""Either `<subtask>...</subtask>`, once per worker, or an answer, such as `\boxed{...}`. A reply with both,
+    with neither, or with too many subtasks is malformed."""
 
     at_most: int
-    """Subtasks in one reply; 0: only an answer is read."""
+    """Maximum number of subtasks in one reply. 0: only an answer is read."""
 
     form: Codec[str] = FORMS["box"]
 
@@ -106,7 +106,7 @@ class Moves:
 
 
 class Delegating(Workflow):
-    """Base of teams whose leader delegates at most `max_rounds` times, to up to `max_workers` at a time, then answers.
+    """Base of teams whose leader delegates up to `max_rounds` times, to up to `max_workers` workers each, then answers.
 
     The workers of a round act in parallel, each on its own prompt alone. The leader's acts are one conversation.
     Override `run`, which calls `play`, and the prompts and formats that raise NotImplementedError.
@@ -114,10 +114,10 @@ class Delegating(Workflow):
 
     agents = ("leader", "worker")
     max_rounds: Count = 3
-    """Delegations at most. An unreadable delegation counts, and reaches no worker."""
+    """Maximum number of delegations. An unreadable delegation counts too, but reaches no worker."""
 
     max_workers: Count = 4
-    """Workers of one round at most."""
+    """Maximum number of workers in one round."""
 
     def most_acts(self, k: int) -> int:
         return self.max_rounds * (1 + self.max_workers) + 1
@@ -166,14 +166,14 @@ class Delegating(Workflow):
 
 @register_workflow("leader_workers")
 class LeaderWorkers(Delegating, WithVerlOrGrader):
-    """Leader and workers as language models: subtasks, reports and the answer are texts."""
+    """Leader and workers are language models, so subtasks, reports and the answer are strings."""
 
     retriever: str | None = None
     """The source of the workers' search tool: a `/retrieve` URL, or the folder of an index, which is then searched in
     this process. null: workers have only the tools that mas.agents.worker.tools names."""
 
     topk: TopK = 3
-    """Passages per search."""
+    """Number of passages per search."""
 
     retriever_timeout_s: Positive = 30.0
     """Seconds that a search may take."""

@@ -30,9 +30,9 @@ class Peers(WithGrader):
     other peers, so more answers make the reward less random."""
 
     teacher: Literal["agreement", "majority", "review"] = "agreement"
-    """The own reward of an answer. agreement: the share of the other peers' answers that equal it. majority: 1 if none
-    of the other peers' answers is more frequent, and 1/k if k are the most frequent. review: the share of the other
-    peers that approve of it, in acts that are not trained on."""
+    """The own reward of an answer. agreement: the share of the other peers' answers that equal it. majority: 1/k if it
+    is one of the k most frequent answers of the other peers, else 0. review: the share of the other peers that approve
+    of it, in acts that are not trained on."""
 
     @property
     def agents(self) -> Sequence[str]:

@@ -61,8 +61,8 @@ class Rated(Workflow):
         outcome = await self._team.run(task, team)
         if task.validate or not team.replies:
             return outcome
-        # Decide this before the ratings are set. Ratings are rewards of acts, so verl's reward function would no longer
-        # seem to be needed.
+        # Decide before the ratings are set whether verl's reward function must score the answer. Ratings are rewards
+        # of acts, so `needs_score` could return False after that.
         outcome = replace(outcome, score_answer=needs_score(outcome, team.replies))
         ratings = await self.ratings(task, team)
         for number, reply in enumerate(team.replies, 1):

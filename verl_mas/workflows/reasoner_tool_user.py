@@ -12,7 +12,7 @@ from verl_mas.workflows.single_tool_user import WithToolUser
 @register_workflow("reasoner_tool_user")
 class ReasonerToolUser(WithToolUser):
     """Reasoner and tool user take up to `max_turns` rounds. The tool user reads the reasoner's solution; both read the
-    previous round.
+    results of the previous round.
 
     If an act has several candidates, the team reward of each candidate is 1 if its answer is right, else 0.
     """

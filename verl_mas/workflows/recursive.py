@@ -34,7 +34,7 @@ class Node:
 
     success: float = 0.0
     delegates: bool = False
-    """Whether its budget and depth let it delegate."""
+    """Whether the copy's budget and depth let the copy delegate."""
 
     @property
     def depth(self) -> int:
@@ -49,7 +49,8 @@ class Node:
 
     @property
     def critical_path(self) -> int:
-        """The number of acts in sequence: the copies of a round act at the same time."""
+        """The number of acts in sequence. The copies of a round act at the same time, so only the longest path among
+        them counts."""
         return len(self.acts) + sum(max(child.critical_path for child in round_) for round_ in self.rounds)
 
     def repeats(self, part: str) -> bool:
@@ -78,13 +79,13 @@ class Recursive(WithGrader):
     """Levels below the first copy. 0: one agent that answers."""
 
     max_parts: Count = 4
-    """Copies of one round at most."""
+    """Maximum number of copies in one round."""
 
     max_acts: Count = 24
-    """Acts of a session at most: the budget of the first copy."""
+    """Maximum number of acts of a session, which is the budget of the first copy."""
 
     max_tokens: Count | None = None
-    """Tokens that all copies of a session may generate; more are a fault. null: any number."""
+    """Maximum number of tokens that all copies of a session may generate. More tokens are a fault. null: no limit."""
 
     bonus: NotNegative = 0.4
     """Weight, in a copy's reward, of the mean success of the copies that it delegated to (RAO's lambda)."""
@@ -119,7 +120,7 @@ class Recursive(WithGrader):
         return task.question
 
     def moves(self, task: Task, node: Node, at_most: int) -> Codec[Move]:
-        """Return the codec of a copy's replies, if it may delegate to `at_most` others."""
+        """Return the codec for the replies of a copy that may delegate to `at_most` other copies."""
         return Moves(at_most, self.answer_form(task.data_source))
 
     def opening(self, task: Task, node: Node, at_most: int) -> Prompt:
@@ -137,8 +138,8 @@ class Recursive(WithGrader):
         return f"{reports}\n\n{self.moves(task, node, at_most).prompt()}"
 
     async def success(self, task: Task, node: Node, root: Node) -> float:
-        """Score how well a copy solved its part. The parts of other copies than the first one have no ground truth, so
-        they get the success of the first copy, `root`, which is scored before them."""
+        """Score how well a copy solved its part. Only the part of the first copy, `root`, has a ground truth. So the
+        other copies get the success of `root`, which is scored before them."""
         if node is not root or node.answer is None:
             return root.success
         graded = self.graded(task)
@@ -169,8 +170,8 @@ class Recursive(WithGrader):
             prompt = self.following(task, node, move, at_most)
 
     def _at_most(self, node: Node, budget: int) -> int:
-        """Return how many copies a copy may delegate to. Each needs an act, and the copy needs two: to delegate and to
-        answer."""
+        """Return the number of copies to which a copy may delegate. Each of these copies needs at least one act, and
+        the copy itself needs two acts: one to delegate and one to answer."""
         return max(0, min(self.max_parts, budget - 2)) if node.depth < self.max_depth else 0
 
     def _read(self, task: Task, team: Team, node: Node, at_most: int) -> Move | Malformed:

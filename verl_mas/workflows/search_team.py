@@ -29,7 +29,7 @@ class Searching(WithGrader):
     """A `/retrieve` URL, or the folder of an index, which is then searched in this process."""
 
     topk: TopK = 3
-    """Passages per search."""
+    """Number of passages per search."""
 
     form: Literal["tag"] = "tag"
     """Form of the answer in a reply."""

@@ -1,4 +1,4 @@
-"""One agent, one act: plain verl."""
+"""One agent with one act, as in verl without verl-mas."""
 
 from verl_mas.workflow import Outcome, Task, Team, Workflow, register_workflow
 

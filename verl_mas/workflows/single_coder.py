@@ -43,7 +43,7 @@ class SingleCoder(CodeTeam):
 
 
 async def _failed_example(runner: Runner, attempt: ProgramAttempt) -> Feedback | None:
-    """Return the first example that the program fails; None if it passes all."""
+    """Return feedback on the first example that the program fails; None if it passes all examples."""
     if attempt.program is None:
         return Feedback(None, None, None)
     examples = runner.problem.examples

@@ -19,14 +19,15 @@ class ReviewVerdict(Choice, tag="verify"):
 
 @register_workflow("solver_verifier")
 class SolverVerifier(WithVerlOrGrader):
-    """Up to `max_rounds` proposals. Each but the last possible one is reviewed; an approval ends the session."""
+    """The solver makes up to `max_rounds` proposals. Each proposal except the last possible one is reviewed, and an
+    approval ends the session."""
 
     agents = ("solver", "verifier")
     max_rounds: Count = 2
     """Maximum number of proposals."""
 
     verdict_reward: NotNegative = 0.0
-    """Reward of the verifier's own act for a right verdict; needs a grader. 0: no reward."""
+    """The verifier's own reward for a right verdict. It needs a grader. 0: no reward."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,7 +86,7 @@ def right_verdicts(verdicts: Sequence[CheckedVerdict]) -> dict[str, float]:
 
 
 def solve(graded: GradedTask, solution: Reply | None = None, review: Reply | None = None) -> list[Message]:
-    """Make the first prompt or, with an earlier solution, the prompt to correct it."""
+    """Make a prompt to solve the task. If there is a reviewed solution, the prompt asks for another solution."""
     if not (solution and review):
         return graded.prompt("Solve the problem step by step.")
     before = f"An earlier solution:\n{solution}\n\nA reviewer wrote:\n{review}\n\n"

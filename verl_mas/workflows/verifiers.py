@@ -27,8 +27,8 @@ NUMBER, OPTIONS = "verifiers_task", "verifiers_options"
 
 @register_workflow("verifiers")
 class Verifiers(Program):
-    """A task of a taskset of verifiers, played in its environment. Each request of its harnesses is an act, whose
-    reward is the reward of its rollout."""
+    """A task from a taskset of the library verifiers, run in an environment of this library. Each request of a harness
+    is an act, and the reward of the act is the reward of the harness's rollout."""
 
     taskset: Text = "textarena"
     """The id of the taskset: a module, which `python` can import."""
@@ -88,6 +88,6 @@ class Verifiers(Program):
             says = done.stderr.strip().rpartition("\n")[2]
             rule = f"{python} can play it with agents={list(self.agents)}"
             raise ConfigError(f"{where}.taskset={self.taskset}", rule=rule, fix=f"it says: {says}")
-        # Tasksets print, too, so the result is the last line.
+        # Tasksets may print other lines before the result, so the result is the last line.
         found: Sequence[str] = json.loads(done.stdout.rpartition("\n")[2])
         return found

@@ -62,8 +62,8 @@ class WorldTeam(Workflow):
     """The other players in validation."""
 
     opponents: Count = 1
-    """Number of agents that play `past`. Several agents are named `opponent_0`, `opponent_1`, ..., each with its own
-    policy, and each session samples one of these agents."""
+    """Number of agents for the opponent `past`. Several agents are named `opponent_0`, `opponent_1`, ..., each with its
+    own policy, and each session samples one of these agents."""
 
     text: Literal["words", "compact"] = "words"
     """words: prompts for language models. compact: prompts of a few tokens, for tiny models."""
@@ -77,8 +77,8 @@ class WorldTeam(Workflow):
     its player. 0: the candidate's reward is the reward of its own step."""
 
     runs_in: Literal["thread", "process"] = "thread"
-    """The host of an episode. process: a world that hangs is killed and blocks no other session, but each step takes
-    longer."""
+    """The host of an episode. thread: a thread of the rollout worker. process: another process, so a world that hangs
+    can be killed and blocks no other session, but each step takes longer."""
 
     step_timeout_s: Positive = 60.0
     """Timeout of a step. A step that takes longer is a fault of the session."""
