@@ -80,7 +80,7 @@ def of_solver(**model):
         (of_solver(target_modules=["q_proj"]), "['q_proj']"),
         (of_solver(exclude_modules=["k_proj"]), "['k_proj']"),
         ({"solver": {"adapter_of": "main"}}, "verifier with adapter_of=main, lora_rank=8"),
-        ({"solver": {"adapter_of": "main"}, "verifier": {}}, "and this run with processes=8, strategy=fsdp"),
+        ({"solver": {"adapter_of": "main"}, "verifier": {}}, "and this run with processes=1, strategy=fsdp"),
     ],
 )
 def test_another_rank_alpha_target_or_set_of_adapters_is_refused_and_can_start_from_the_weights(problems, team, words):
