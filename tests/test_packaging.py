@@ -136,10 +136,15 @@ def test_a_zip_without_links_builds_the_same_wheel(built, tmp_path):
     link = source / "verl_mas" / "config" / "hydra" / "recipe"
     shutil.rmtree(link)
     link.write_text("../../../recipes")
+    page = source / "verl_mas" / "run_folder" / "metrics" / "metrics.md"
+    page.unlink()
+    page.write_text("../../../docs/use/metrics.md")
     command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path / "dist"), str(source)]
     subprocess.run(command, check=True, capture_output=True)
-    names = [zipfile.ZipFile(next(out.glob("*.whl"))).namelist() for out in (built, tmp_path / "dist")]
-    assert names[0] == names[1]
+    wheels = [zipfile.ZipFile(next(out.glob("*.whl"))) for out in (built, tmp_path / "dist")]
+    assert wheels[0].namelist() == wheels[1].namelist()
+    pages = [wheel.read("verl_mas/run_folder/metrics/metrics.md") for wheel in wheels]
+    assert pages[0] == pages[1] == (ROOT / "docs/use/metrics.md").read_bytes()
 
 
 def test_what_is_imported_is_declared():

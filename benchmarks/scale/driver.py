@@ -148,7 +148,7 @@ class Driver(MasTrainer):
         self.use_critic = self.use_reference_policy = self.curr_step_profile = False
         self.pools = object.__new__(Pools)
         self.pools.mas, self.pools.n_gpus = run.mas, ranks * len(run.mas.policies)
-        self.agents = {name: policy_of(run, name, ranks, manager.owners) for name in run.mas.policies}
+        self.policies = {name: policy_of(run, name, ranks, manager.owners) for name in run.mas.policies}
         self.agent_loop_manager, self.replay_buffer = manager, self._build_replay_buffer()
         self.credit = Credit(run, list(agents_of(run.mas)))
         self.filter = TaskFilter(run.mas.filter, lambda rows: [])

@@ -158,8 +158,7 @@ def apart(proof: Proof) -> None:
     if proof.unless(missing, "weights to engines on another GPU"):
         more = ["++ray_kwargs.ray_init.num_gpus=2"] if proof.cpu else []
         # In step 2 the learning rate is 0. Its rows are one update old. The rows of step 3 have the trainer's weights
-        # if
-        # what was sent after step 1 has arrived.
+        # if what was sent after step 1 has arrived.
         schedule = [
             f"actor_rollout_ref.actor.optim.{setting}" for setting in ("lr_scheduler_type=cosine", "num_cycles=1.5")
         ]

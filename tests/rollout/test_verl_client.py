@@ -116,6 +116,7 @@ def test_what_a_model_or_a_tool_writes_is_no_turn_in_a_prompt(policy, play, toke
     assert sampled == [one for text in said[1:] for one in [*letters(text), tokenizer.eos_token_id]]
     assert [act["forged_tokens"] for act in done.session.record()["acts"]] == [0, 6, 2]
     assert SessionCounts.of(done).metrics()["agent/b/forged_tokens"] == 8
+    assert "6 forged tokens in the prompt" in str(done.session)
 
 
 def test_a_full_conversation_samples_no_more_tokens(policy, play):
@@ -266,21 +267,3 @@ def test_a_stop_text_never_reaches_an_engine_that_it_would_end(policy, ask):
     assert not server.calls
     client, _ = policy(lambda p, n: "x", name="sglang", skip_tokenizer_init=False)
     assert ask(client, sampling={"stop": ["."]})
-
-
-def test_the_weight_versions_of_a_conversation_are_those_of_all_its_replies(policy, play, monkeypatch):
-    client, server = policy(lambda p, n: "ABC"[n])
-    listed = [[[1, 3], [1, 4]], [[2, 4]], [[1, 4], [1, 6]]]
-    answer = server.remote
-
-    async def with_versions(**request):
-        output = await answer(**request)
-        number = len(server.calls) - 1
-        output.extra_fields.update(versions=listed[number], aborts=number)
-        return output
-
-    monkeypatch.setattr(server, "remote", with_versions)
-    (row,) = play(talks, client).session.rows()
-    fields = output_of(row.generation).extra_fields
-    assert (fields["versions"], fields["aborts"]) == ([[1, 3], [4, 4], [1, 6]], 3)
-    assert sum(tokens for tokens, _ in fields["versions"]) == sum(row.generation.response_mask)

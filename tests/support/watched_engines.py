@@ -34,7 +34,7 @@ def _record_updates(module: ModuleType) -> None:
     each = module.TeamTrainer._run_by_host  # noqa: SLF001
 
     def watched(self: Any, names: Any, work: Any) -> None:
-        engines = {name: agent.servers for name, agent in self.agents.items()}
+        engines = {name: policy.servers for name, policy in self.policies.items()}
         before, start = _asked(engines, _sampled), time.time()
         each(self, names, work)
         after = _asked(engines, _sampled)

@@ -256,7 +256,7 @@ def test_running_scores_are_restored_to_the_bit_and_a_run_that_remembers_nothing
     assert resumed.running.scores.scores == SCORES
     load_from(replace(checkpoints, running=None), folder)
     (folder / RUNNING_FILE).write_text("{")
-    with pytest.raises(DiskError, match=f"{RUNNING_FILE} cannot be read"):
+    with pytest.raises(ConfigError, match=f"{RUNNING_FILE} cannot be read"):
         load_from(resumed, folder)
 
 

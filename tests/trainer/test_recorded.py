@@ -20,18 +20,20 @@ from verl_mas.config.run import Run
 from verl_mas.run_folder.about import attempts, read_about
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.run_folder.metrics.file import MetricsFile, file_of_verl, read_steps
-from verl_mas.trainer.recorded import attempt, git_state, logging_to, places, seeds
+from verl_mas.trainer.recorded import attempt, cluster, git_state, logging_to, places, seeds
 from verl_mas.trainer.trainer import TeamTrainer
+from verl_mas.util import cores
 
 
 @pytest.fixture(scope="module")
 def config():
-    return compose(["+mas=team", "+platform=cpu", "trainer.save_freq=5", "data.seed=3"])
+    settings = ("trainer.logger=[console,file]", "trainer.save_freq=5", "data.seed=3")
+    return compose(["+mas=team", "+platform=cpu", *settings])
 
 
 @pytest.fixture
 def send(config, monkeypatch):
-    """Send a command from the driver to the workers of a new cluster, or of the cluster at `address`."""
+    """Send a command from the driver, to the workers of its own cluster or of the one at an address."""
 
     def send(*command, address=None):
         sent = config.copy()
@@ -51,16 +53,11 @@ def test_a_start_has_its_command_without_secrets_its_versions_and_seeds(send):
     assert start["cluster"] is None, "Ray does not run"
 
 
-def test_a_start_on_gpus_has_the_resources_of_the_nodes_that_live(make, monkeypatch):
+def test_a_start_on_the_cpu_has_the_cores_of_the_machine_and_not_rays_counts_for_scheduling(send, monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True}, {"Alive": True}, {"Alive": False}])
-    resources = {"CPU": 16.0, "GPU": 4.0, "memory": 2.0**35, "accelerator_type:H200": 2.0}
-    monkeypatch.setattr(ray, "cluster_resources", lambda: resources)
-    config = make(trainer__device="cuda")
-    start = attempt(Run.of(config), None)
-    assert start["cluster"] == {"nodes": 2, "gpus": 4, "gpu": ["H200"], "cpus": 16, "memory_gib": 32}
-    config.trainer.device = "cpu"
-    assert attempt(Run.of(config), None)["cluster"] is None, "counters for scheduling"
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": 64.0, "GPU": 16.0}}])
+    start = attempt(Run.of(send("x")), None)
+    assert (start["cluster"]["cpus"], start["cluster"]["gpus"]) == (cores(), 0) and start["host"]["cpus"] == cores()
 
 
 def test_the_workers_of_a_cluster_that_runs_already_get_the_command_by_the_configuration(send, monkeypatch):
@@ -76,9 +73,6 @@ def test_git_is_read_where_it_is(tmp_path, monkeypatch):
         subprocess.run(["git", "-C", str(tmp_path), *command.split()], check=True)
     found = git_state(tmp_path)
     assert len(found["commit"]) == 40 and found["branch"] == "main" and found["changed_files"] == []
-    (tmp_path / "a file").touch()
-    subprocess.run(["git", "-C", str(tmp_path), "add", "."], check=True)
-    assert git_state(tmp_path)["changed_files"] == ["a file"]
     monkeypatch.setenv("PATH", "")
     assert git_state(tmp_path) is None
 
@@ -88,12 +82,21 @@ def test_every_seed_of_a_configuration_is_found():
     assert dict(seeds(config)) == {"a.seed": 1, "p.overrides.x.seed": 5}
 
 
-def test_where_everything_is_written_is_one_block(config, tmp_path):
+def test_a_cluster_is_the_sum_of_its_nodes_that_live():
+    node = {"CPU": 8.0, "GPU": 2.0, "memory": 2.0**34, "accelerator_type:H200": 1.0}
+    nodes = [{"Alive": True, "Resources": node}, {"Alive": True, "Resources": node}, {"Alive": False, "Resources": {}}]
+    assert cluster(nodes) == {"nodes": 2, "gpus": 4, "gpu": ["H200"], "cpus": 16, "memory_gib": 32}
+
+
+def test_where_everything_is_written_is_one_block(config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("VERL_FILE_LOGGER_PATH", raising=False)
     lines = places(Run.of(config), tmp_path).splitlines()
     assert lines[0] == f"folder of this run: {tmp_path}"
     named = dict(line.split(maxsplit=1) for line in lines[1:])
     assert named["sessions"] == f"{tmp_path}/trajectories"
     assert named["checkpoints"] == f"{tmp_path}/global_step_N, every 5 steps"
+    assert named["loggers"].startswith(f"console, file ({tmp_path}/verl")
 
 
 @pytest.fixture

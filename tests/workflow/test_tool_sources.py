@@ -123,7 +123,7 @@ def elsewhere(x: NotImported):  # noqa: F821
         (3, r"tools=\[3\]"),
         ({"name": "press"}, "OpenAI's schema of a tool"),
         ({"type": "function", "function": {"name": "press it"}}, "a tool named 'press it'"),
-        (type("Half", (), {"tool_schema": tool_of(press).schema})(), "is a tool of verl"),
+        (type("Half", (), {"tool_schema": tool_of(press).schema})(), "add `async def call"),
     ],
 )
 def test_an_object_that_cannot_be_a_tool_is_refused(given, message):

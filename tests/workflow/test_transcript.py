@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 import verl_mas
 from verl_mas.config.schema import AgentSpec, BranchSpec
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
+from verl_mas.workflow import transcript
 
 HOSTILE = "\x1b[2J\x07\u202eevil\u2066 <script>alert(1)</script> [bold]x[/bold] & \r\x00"
 
@@ -15,7 +18,7 @@ class Branching(verl_mas.Workflow):
 
     async def run(self, task, team):
         team.draw("a board", "start")
-        replies = await team.writer.branch(task.messages, k=2)
+        replies = await team.writer.branch(task.messages, k=3)
         for reply in replies:
             reply.reward = float(reply.text)
         chosen = team.commit(replies)
@@ -23,39 +26,59 @@ class Branching(verl_mas.Workflow):
         return verl_mas.Outcome(await team.judge.act(f"Judge {chosen}."), reward=0.5, info={"acc": 1.0})
 
 
-def press(button: str) -> str:
-    """Press a button."""
-    return f"{button} is on"
+def branched():
+    llm = ScriptedLLM({"writer": lambda request, branch: str(branch), "judge": "Fine."})
+    return verl_mas.run(Branching(), "Write.", llm, branch=BranchSpec(k=3, commit="greedy"))
 
 
-def test_a_transcript_has_acts_in_order_candidates_rewards_boards_calls_and_each_prompt_once():
-    judge = [calls(("press", {"button": "red"}), ("pres", {}), text="Now."), "Fine."]
-    llm = ScriptedLLM({"writer": lambda request, branch: str(branch), "judge": judge})
-    settings = {"branch": BranchSpec(k=2, commit="greedy"), "agents": {"judge": AgentSpec(tools=["press"])}}
-    assert str(verl_mas.run(Branching(), "Write.", llm, tools=[press], **settings)).splitlines() == [
+def test_a_transcript_has_acts_in_order_candidates_rewards_boards_and_each_prompt_once():
+    assert str(branched()).splitlines() == [
+        "Session task_0 · step 0 · acts 4",
         "  start",
         "  a board",
         "  user: Write.",
-        "writer, turn 0, candidate 0 of 2",
+        "writer, turn 0, candidate 0 of 3",
         "  reward 0.5 · 1 tokens",
         "  0",
-        "writer, turn 0, candidate 1 of 2 (committed)",
+        "writer, turn 0, candidate 1 of 3",
         "  reward 1.5 (team 0.5, local 1) · 1 tokens",
         "  1",
+        "writer, turn 0, candidate 2 of 3 (committed)",
+        "  reward 2.5 (team 0.5, local 2) · 1 tokens",
+        "  2",
         "  later",
         "  board two",
-        "  user: Judge 1.",
+        "  user: Judge 2.",
         "judge, turn 0",
-        "  reward 0.5 · 41 tokens",
+        "  reward 0.5 · 5 tokens",
         "  Fine.",
-        '    press({"button": "red"}) -> red is on',
-        "    pres({}) -> error: Unknown function 'pres'. Available tools: ['press']",
         "answer Fine. · team reward 0.5 · acc 1.0",
     ]
 
 
-def test_escape_sequences_and_html_of_a_model_are_shown_as_text():
-    session = verl_mas.run("single", HOSTILE, ScriptedLLM(HOSTILE))
+def test_a_record_that_was_read_shows_what_the_trainer_added():
+    record = branched().record("dropped")
+    record["acts"][0] |= {"advantage": -0.5, "malformed": "no tag", "stop_reason": "length"}
+    record["faults"] = [{"kind": "timeout", "cause": "slow", "traceback": "in run"}]
+    text = transcript.as_text(record)
+    assert "Session task_0 · step 0 · train · dropped · acts 4" in text
+    assert "reward 0.5 · advantage -0.500 · 1 tokens · malformed: no tag · cut at its maximal length" in text
+    assert "timeout: slow\nin run" in text
+
+
+def test_calls_of_tools_and_their_results_are_shown():
+    def press(button: str) -> str:
+        """Press a button."""
+        return f"{button} is on"
+
+    script = [calls(("press", {"button": "red"}), ("pres", {}), text="Now."), "Done."]
+    agents = {"solver": AgentSpec(tools=["press"])}
+    text = str(verl_mas.run("single", "q", ScriptedLLM(script), agents=agents, tools=[press]))
+    assert '    press({"button": "red"}) -> red is on' in text and "    pres({}) -> error: Unknown" in text
+
+
+def test_what_a_terminal_would_obey_is_shown_and_not_sent_and_html_of_a_model_is_text():
+    session = verl_mas.run("single", verl_mas.Task([{"role": "user", "content": HOSTILE}]), ScriptedLLM(HOSTILE))
     for text in (str(session), session._repr_html_()):
         assert not any(mark in text for mark in "\x1b\x07\u202e\u2066\r\x00")
         assert r"\x1b[2J\x07\u202eevil\u2066" in text
@@ -63,6 +86,7 @@ def test_escape_sequences_and_html_of_a_model_are_shown_as_text():
     assert "<script>" not in html and "&lt;script&gt;alert(1)&lt;/script&gt;" in html and " &amp; " in html
 
 
-def test_a_reply_of_ten_megabytes_is_cut():
-    text = str(verl_mas.run("single", "q", ScriptedLLM("x" * 10_000_000)))
+@pytest.mark.parametrize("show", [str, lambda session: session._repr_html_()])
+def test_a_reply_of_ten_megabytes_is_cut(show):
+    text = show(verl_mas.run("single", "q", ScriptedLLM("x" * 10_000_000)))
     assert len(text) < 20_000 and "... (10000000 characters)" in text

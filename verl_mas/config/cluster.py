@@ -6,13 +6,18 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from verl_mas.config.schema import MasConfig
+from verl_mas.errors import ConfigWarning
 from verl_mas.run_folder.secrets import clean_command
 from verl_mas.util import worker_folder
+from verl_mas.util.text import is_loopback
 
 RAY_INIT = "ray_kwargs.ray_init"
 # The environment variable that passes the command line to the trainer's process.
@@ -80,3 +85,34 @@ def send_command(config: DictConfig) -> None:
 
 def sent_command() -> str | None:
     return unquote(os.environ.get(COMMAND, "")) or None
+
+
+def loopback_servers(mas: MasConfig, settings: Mapping[str, object], nodes: int) -> Iterator[ConfigWarning]:
+    """Find loopback addresses in settings: on every other node, such an address means the node itself. `settings`: the
+    arguments of the workflow."""
+    urls = dict(pair for name, value in settings.items() for pair in _texts(f"mas.workflow.args.{name}", value))
+    urls |= {f"mas.policies.{name}.remote.base_url": s.remote.base_url for name, s in mas.policies.items() if s.remote}
+    for setting, url in urls.items():
+        if _loopback(url):
+            yield ConfigWarning(
+                f"{setting}={url} in a run on {nodes} nodes",
+                "sessions run on every node, and this address is the node itself",
+                f"let the server listen on all addresses (verl-mas retriever serve --host 0.0.0.0), and set {setting} "
+                "to an address that every node reaches; or start one on each node",
+            )
+
+
+def _texts(path: str, value: object) -> Iterator[tuple[str, str]]:
+    """Yield the texts of a setting and of its nested settings, with their paths."""
+    if isinstance(value, str):
+        yield path, value
+    elif is_dataclass(value):
+        for item in fields(value):
+            yield from _texts(f"{path}.{item.name}", getattr(value, item.name))
+
+
+def _loopback(url: str) -> bool:
+    try:
+        return "://" in url and is_loopback(urlsplit(url).hostname)
+    except ValueError:  # not a valid URL
+        return False

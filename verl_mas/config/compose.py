@@ -132,7 +132,8 @@ def _misplaced(override: str, config: DictConfig) -> ConfigError:
     parents = [f"{'.'.join(key.split('.')[:depth])}." for depth in range(1, key.count(".") + 1)]
     passed_on = ("kwargs.", "override_config.")
     section = next((parent for parent in parents if parent[:-1] in OPEN or parent.endswith(passed_on)), "")
-    settings = (".".join(path) for path, _ in leaves(OmegaConf.to_container(config)))
+    paths = [path for path, _ in leaves(OmegaConf.to_container(config))]
+    settings = dict.fromkeys(".".join(path[:depth]) for path in paths for depth in range(1, len(path) + 1))
     known = [setting for setting in settings if setting.startswith(section)]
     close = difflib.get_close_matches(key, known, n=3)
     hint = f"did you mean {', '.join(close)}?" if close else ""

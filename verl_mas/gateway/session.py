@@ -173,7 +173,8 @@ class GatewaySession:
                 break
         served = self._served(reply, asked)
         tip = Tip(reply, found)
-        self._transcripts[served.id] = tip.messages[1:] if asked.instructions else tip.messages
+        # The program's own messages, without the system prompt that an agent may have in their place.
+        self._transcripts[served.id] = [*messages[bool(asked.instructions) :], served.message]
         self._tip_of[reply] = tip
         spelled = spellings(canonical(served.message), served.stopped_by, thinking=self._rules.thinking == "keep")
         self._tips.add(agent, tools, given, spelled, tip)

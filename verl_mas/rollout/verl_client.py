@@ -26,7 +26,7 @@ from verl_mas.engines.sampling import converted, engine_errors, sampling_errors
 from verl_mas.errors import EngineLost, FaultKind, PromptTooLong, SessionFault, raise_all
 from verl_mas.rollout.forgery import Net
 from verl_mas.rollout.images import images_of, with_images
-from verl_mas.rollout.resumed_reply import ABORTED, keep, merged_versions, reply_limit
+from verl_mas.rollout.resumed_reply import ABORTED, keep, reply_limit
 from verl_mas.rollout.team_client import TeamClient
 from verl_mas.rollout.tool_calls import read_calls, stopping
 from verl_mas.rollout.truncation import fit
@@ -439,6 +439,4 @@ def _extra_fields(fields: Fields, previous: AgentLoopOutput | None) -> Fields:
         before = previous.extra_fields
         whole[MIN_GLOBAL_STEPS] = before.get(MIN_GLOBAL_STEPS)
         whole |= {key: before[key] + fields[key] for key in ADDED if key in before and key in fields}
-        if VERSIONS in before and VERSIONS in fields:
-            whole[VERSIONS] = merged_versions([*before[VERSIONS], *fields[VERSIONS]])
     return whole

@@ -7,6 +7,7 @@ checksum. The file is written under another name first, so a process that is kil
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +17,8 @@ import pyarrow
 from verl_mas.run_folder.disk import whole_file
 from verl_mas.run_folder.records import LISTED, Listed, plain
 
+logger = logging.getLogger(__name__)
+CHUNK = 2**16  # bytes to read at once
 SUFFIX = ".parquet"
 LEVEL = 9  # compression level of zstd
 SESSION, RECORD = "session", "record"  # the columns
@@ -46,13 +49,21 @@ def read_entries(path: Path) -> list[Listed]:
 
 
 def read_lines(path: Path) -> list[bytes]:
-    """Read the lines of a file of records or advantages, plain or compressed. Raises OSError or ValueError if the file
-    is damaged."""
+    """Read the lines of a file of records or advantages, plain or compressed. Raises OSError or ValueError if a Parquet
+    file is damaged; from another file, the lines before the damage are returned, with a warning."""
     if path.suffix == SUFFIX:
         return _column(path, RECORD)
+    content = bytearray()
     with pyarrow.input_stream(str(path)) as file:
-        lines: list[bytes] = file.read().splitlines(keepends=True)
-    return lines
+        try:
+            while part := file.read(CHUNK):
+                content += part
+        except OSError as error:
+            logger.warning(
+                "%s is damaged, and the lines from number %d are skipped: %s", path, content.count(b"\n") + 1, error
+            )
+            del content[content.rfind(b"\n") + 1 :]
+    return bytes(content).splitlines(keepends=True)
 
 
 def _column(path: Path, name: str) -> list[bytes]:

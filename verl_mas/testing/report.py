@@ -19,7 +19,7 @@ from verl_mas.workflow.session import Session, SessionResult
 PACKAGE = Path(__file__).parents[1]
 # Matches files that run a workflow, and generated code, but not the shipped workflows.
 MACHINERY = re.compile(
-    rf"{PACKAGE}/(workflow/|gateway/|testing/|errors|config/registry)|{Path(contextlib.__file__).parent}/(?!.*-packages/)|<string>"
+    rf"{PACKAGE}/(workflow/|workflows/folded|gateway/|testing/|util/|errors|config/registry)|{Path(contextlib.__file__).parent}/(?!.*-packages/)|<string>"
 )
 # Part of Python's message for a common mistake -> its fix.
 FIXES = {

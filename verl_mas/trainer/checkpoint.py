@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import random
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -52,6 +53,8 @@ LOADERS = "data.dataloader_num_workers"
 CONFIG = "config.json"
 RUNNING_FILE = "running_scores.json"
 _SCORES = "scores"  # key in RUNNING_FILE
+# A child of verl's logger, which has the handler in the trainer's process.
+logger = logging.getLogger(f"verl.{__name__}")
 
 
 class Saved(Protocol):
@@ -88,8 +91,11 @@ class RunningState:
 
     def load(self, folder: Path) -> None:
         """Load the running scores from a checkpoint's folder. Raises the ConfigErrors that `problems` yields."""
-        raise_all(problem for problem in self.problems(folder) if isinstance(problem, ConfigError))
-        if (folder / RUNNING_FILE).exists():
+        problems = list(self.problems(folder))
+        raise_all(problem for problem in problems if isinstance(problem, ConfigError))
+        for warning in problems:
+            logger.warning("%s", warning)
+        if not problems:
             self.scores = RunningScores.from_list(_saved(folder)[_SCORES])
 
     def problems(self, folder: Path) -> Iterator[ConfigError | ConfigWarning]:
@@ -102,13 +108,20 @@ class RunningState:
                 fix="resume from a checkpoint that has them, unless the estimator or its shrinkage is new to the run",
             )
             return
-        saved = _saved(folder)
+        try:
+            saved = _saved(folder)
+            RunningScores.from_list(saved[_SCORES])
+        except (ValueError, TypeError, KeyError):
+            value, rule = f"{path} cannot be read", "it has the running scores of a run as JSON"
+            yield ConfigError(value, rule=rule, fix=choices(folder.parent, without=folder))
+            return
         for key, own in self.of.items():
             if saved.get(key) != own:
                 yield ConfigError(
                     f"{path} is of {key}={saved.get(key)}, and this run has {own}",
                     rule="running scores are compared with scores of the same team, estimator and weighting",
-                    fix="have the same as in that run, or start a new run with trainer.resume_mode=disable",
+                    fix="have the same as in that run; or remove the file, and they restart; or start a new run with "
+                    "trainer.resume_mode=disable",
                 )
 
 
@@ -280,6 +293,13 @@ def differences(checkpoint: Checkpoint, run: Mapping[str, object], config: DictC
             )
 
 
+def check_resume(checkpoint: Checkpoint, run: Mapping[str, object], config: DictConfig, asynchronous: bool) -> None:
+    """Raise the errors of `differences`, and log the tasks in flight that a synchronous run ignores."""
+    raise_all(differences(checkpoint, run, config))
+    for warning in in_flight_warnings(checkpoint, asynchronous):
+        logger.warning("%s", warning)
+
+
 def in_flight_warnings(checkpoint: Checkpoint, asynchronous: bool) -> Iterator[ConfigWarning]:
     """Warn that a synchronous run ignores the tasks in flight in a checkpoint of an asynchronous run."""
     if not asynchronous and (tasks := checkpoint.run.get(IN_FLIGHT)):
@@ -304,7 +324,7 @@ def run_identity(run: Run) -> dict[str, object]:
         "mas.swap.agents": list(run.mas.swap.agents),
         "snapshots": {name: spec.snapshot.of for name, spec in specs.items() if spec.snapshot},
         "models": {name: models[name].name for name in full},
-        STORED: {name: _stored(run, name) for name in run.trained},
+        STORED: {name: _stored(run, name) for name, spec in specs.items() if spec.adapter_of or spec.is_trained},
         # A checkpoint does not contain the weights of a base, so identify the base.
         BASES: {
             name: {"model": models[name].name, "fingerprint": fingerprint(models[name]), **_vocabulary(run.view(name))}
@@ -373,6 +393,7 @@ def _changed(checkpoint: Checkpoint, run: Mapping[str, object], key: str) -> Ite
         now = own.get(name, {})
         if (now or ADAPTER_OF in before) and not _agree(before, now):
             yield name, before, now
+    yield from ((name, {}, now) for name, now in own.items() if name not in saved and ADAPTER_OF in now)
 
 
 def _agree(before: Fields, now: Fields) -> bool:
@@ -380,6 +401,8 @@ def _agree(before: Fields, now: Fields) -> bool:
     only `now` has a critic, the settings never agree, because the checkpoint lacks weights that the run would load."""
     if (ADAPTER_OF in before) != (ADAPTER_OF in now) or (CRITIC in now and CRITIC not in before):
         return False
+    if ADAPTER_OF in now:
+        return dict(before) == dict(now)
     return all(before.get(key) in (None, value) for key, value in now.items() if value is not None)
 
 

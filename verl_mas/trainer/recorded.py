@@ -11,14 +11,14 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import ray
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.tracking import FileLogger, Tracking
@@ -48,7 +48,7 @@ ENDS = {"finished": (0, "FINISHED", "success"), "failed": (1, "FAILED", "crashed
 
 
 class KeptFile(FileLogger):
-    """FileLogger that keeps lines up to step `until`; verl's class empties the file (patch: file-logger-resume)."""
+    """A FileLogger that keeps lines up to step `until`; verl's empties an existing file (patch: file-logger-resume)."""
 
     def __init__(self, project_name: str, experiment_name: str, until: float):
         path = metrics.file_of_verl(project_name, experiment_name)
@@ -101,10 +101,8 @@ def logging_to(own: MetricsFile | None, until: float | None) -> Iterator[None]:
 
 
 def close(tracking: Tracking, how: str) -> None:
-    """Close the loggers and report the end `how`, a key of ENDS.
-
-    verl lets the garbage collector close the loggers, so they report a failed run as finished.
-    """
+    """Close the loggers with the end `how`, a key of ENDS. verl leaves this to the garbage collector, which reports a
+    failed run as finished."""
     code, status, state = ENDS[how]
     try:
         if "mlflow" in tracking.logger:
@@ -112,13 +110,13 @@ def close(tracking: Tracking, how: str) -> None:
         if "swanlab" in tracking.logger:
             tracking.logger.pop("swanlab").finish(state=state, error=how if state == "crashed" else None)
         tracking.finish(exit_code=code)
-    except Exception as error:  # noqa: BLE001  # boundary: only warn; all is saved, or another error ends the run
+    except Exception as error:  # noqa: BLE001  # boundary: everything is saved, or another error ends the run
         logger.warning("The loggers of the run could not be closed: %s", error)
 
 
 PACKAGES = ("verl-mas", "verl", "torch", "transformers", "ray")
-GIT = ("git", "status", "--porcelain=v2", "--branch", "--untracked-files=no")
 GIT_LIMIT_S = 5.0
+GIB = 2**30
 
 
 def attempt(run: Run, resumed: int | None) -> dict[str, object]:
@@ -132,8 +130,7 @@ def attempt(run: Run, resumed: int | None) -> dict[str, object]:
         "git": git_state(Path.cwd()),
         "seeds": dict(seeds(OmegaConf.to_container(run.config, resolve=True))),
         "host": {"name": socket.gethostname(), "cpus": cores(), "python": sys.executable},
-        # On the CPU, Ray's resources are only counters for scheduling, so they do not describe the hardware.
-        "cluster": cluster() if ray.is_initialized() and run.config.trainer.device != "cpu" else None,
+        "cluster": _machines(run) if ray.is_initialized() else None,
     }
 
 
@@ -150,16 +147,13 @@ def versions(run: Run) -> dict[str, str | None]:
 
 
 def git_state(folder: Path) -> dict[str, object] | None:
-    """Return commit, branch and changed files; None outside a repository, or if git is not installed."""
-    try:
-        done = subprocess.run(GIT, cwd=folder, capture_output=True, text=True, timeout=GIT_LIMIT_S, check=True)
-    except (OSError, subprocess.SubprocessError):
+    """Commit, branch and changed files; None outside a repository, or if git is not installed."""
+    if (commit := _git(folder, "rev-parse", "HEAD")) is None:
         return None
-    lines = done.stdout.splitlines()
-    facts = dict(line.split(maxsplit=2)[1:] for line in lines if line.startswith("# branch."))
-    # A line of a changed file has eight fields before the path.
-    changed = [line.split(maxsplit=8)[-1] for line in lines if not line.startswith("#")]
-    return {"commit": facts["branch.oid"], "branch": facts["branch.head"], "changed_files": changed}
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    branch = _git(folder, "rev-parse", "--abbrev-ref", "HEAD")
+    files = None if changed is None else [line[2:].strip() for line in changed.splitlines()]
+    return {"commit": commit, "branch": branch, "changed_files": files}
 
 
 def seeds(config: object, name: str = "") -> Iterator[tuple[str, object]]:
@@ -172,24 +166,35 @@ def seeds(config: object, name: str = "") -> Iterator[tuple[str, object]]:
             yield from seeds(value, path)
 
 
-def cluster() -> dict[str, object]:
-    """Sum up the resources of Ray's nodes."""
-    total = ray.cluster_resources()
-    kinds = sorted(name.partition(":")[2] for name in total if name.startswith("accelerator_type:"))
-    nodes, memory = sum(node["Alive"] for node in ray.nodes()), round(total.get("memory", 0) / 2**30, 1)
-    counts = {"nodes": nodes, "gpus": total.get("GPU", 0), "gpu": kinds, "cpus": total.get("CPU", 0)}
-    return counts | {"memory_gib": memory}
+def _machines(run: Run) -> dict[str, object]:
+    """Describe the cluster. On the CPU, Ray's counts serve only for scheduling and are replaced."""
+    seen = cluster(ray.nodes())
+    return seen | {"gpus": 0, "cpus": cores()} if run.config.trainer.device == "cpu" else seen
+
+
+def cluster(nodes: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Sum up the resources that Ray has. `nodes` comes from `ray.nodes()`."""
+    alive = [resources for node in nodes if node["Alive"] and isinstance(resources := node["Resources"], dict)]
+    kinds = sorted({name.partition(":")[2] for node in alive for name in node if name.startswith("accelerator_type:")})
+
+    def total(name: str) -> float:
+        return sum(float(node.get(name, 0)) for node in alive)
+
+    memory = round(total("memory") / GIB, 1)
+    return {"nodes": len(alive), "gpus": total("GPU"), "gpu": kinds, "cpus": total("CPU"), "memory_gib": memory}
 
 
 def places(run: Run, folder: Path) -> str:
     """Format the paths of everything that a run writes as a block of lines for the log."""
-    records, every = folder_of(run.mas.trajectories, str(folder)), run.config.trainer.save_freq
+    trainer, records = run.config.trainer, folder_of(run.mas.trajectories, str(folder))
+    every = trainer.save_freq
     rows = {
         "settings": str(folder / about.FILE),
         "metrics": str(folder / metrics.FILE),
         "timeline": str(folder / timeline.FILE),
         "sessions": str(records) if run.mas.trajectories.enabled else "none (mas.trajectories.enabled=false)",
         "checkpoints": f"{folder}/global_step_N, every {every} steps" if every > 0 else "none (trainer.save_freq=-1)",
+        "loggers": ", ".join(_loggers(trainer)) or "none",
     }
     if (folder / worker_log.FILE).exists():
         rows["all output"] = str(folder / worker_log.FILE)
@@ -201,6 +206,26 @@ def ending(folder: Path, result: str) -> str:
     log, run = folder / worker_log.FILE, shlex.quote(str(folder))
     lines = [f"  {command:6} verl-mas {command} {run}" for command in ("report", "view")]
     return "\n".join([result, *lines, *([f"  {'log':6} {log}"] if log.exists() else [])])
+
+
+def _loggers(trainer: DictConfig) -> Iterator[str]:
+    names = [trainer.logger] if isinstance(trainer.logger, str) else list(trainer.logger or ())
+    project, experiment = trainer.project_name, trainer.experiment_name
+    known = {
+        metrics.LOGGER: metrics.file_of_verl(project, experiment),
+        "tensorboard": Path(os.environ.get("TENSORBOARD_DIR", f"tensorboard_log/{project}/{experiment}")),
+    }
+    for name in names:
+        yield f"{name} ({known[name].absolute()})" if name in known else str(name)
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.rstrip("\n") if done.returncode == 0 else None
 
 
 # A child of verl's logger, which has the handler in the trainer's process.

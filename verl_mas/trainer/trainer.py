@@ -37,7 +37,7 @@ from verl_mas.run_folder.metrics.findings import Findings
 from verl_mas.trainer import timeline
 from verl_mas.trainer.agreement import FIRST, Agreement
 from verl_mas.trainer.batching import by_policy
-from verl_mas.trainer.checkpoint import Checkpoints, differences, reading, run_identity
+from verl_mas.trainer.checkpoint import Checkpoints, check_resume, reading, run_identity
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.made_policies import make, trained_by
 from verl_mas.trainer.metrics import (
@@ -95,7 +95,7 @@ class TeamTrainer(Recorded, SessionValidation):
         self.resumed = to_resume(config)
         self.identity = run_identity(self.run)
         if self.resumed:
-            raise_all(differences(self.resumed, self.identity, config))
+            check_resume(self.resumed, self.identity, config, self.mode.asynchronous)
         corrections = [self.run.view(name).correction for name in self.run.trained]
         corrected = any(each.get("rollout_is") or each.get("rollout_rs") for each in corrections)
         self.agreement = Agreement(self.resumed, corrected=corrected)

@@ -235,8 +235,10 @@ JsonObject: TypeAlias = Fields
 
 @dataclass(frozen=True)
 class JsonBlock:
-    """A JSON object, alone or in a fenced block. Each of `keys` must be present with its type; other keys
-    are allowed."""
+    """A JSON object, alone or in a fenced block.
+
+    Each of `keys` must be present with its type; other keys are allowed.
+    """
 
     keys: Mapping[str, type] = field(default_factory=dict)
 

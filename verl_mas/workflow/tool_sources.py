@@ -84,25 +84,35 @@ def unknown_tools(agents: Iterable[ResolvedAgent], known: Iterable[str]) -> Iter
 
 
 def _call_of(tool: Any) -> CallTool:
-    """Return the function that calls `tool`, which is a tool of verl."""
+    """Return the function that calls `tool`, which is a tool of verl or an object with a `call` method."""
     if hasattr(tool, "execute"):
         return verl_tools.call_base_tool(tool)
     if hasattr(tool, "fn"):
         return verl_tools.with_results_of_verl(call_function(tool.fn))
-    rule = "an object with a tool_schema is a tool of verl, with a method `execute`"
-    raise WorkflowError(f"tools=[{tool!r:.80}]", rule=rule, fix="give verl_mas.Tool(schema, call)")
+    if not hasattr(tool, "call"):
+        rule = "an object with a tool_schema has a method `call`, or `execute` as verl's BaseTool"
+        raise WorkflowError(f"tools=[{tool!r:.80}]", rule=rule, fix="add `async def call(self, parameters)`")
+
+    async def call(arguments: JsonObject, context: CallContext) -> object:
+        return await _called(tool.call, arguments)
+
+    return call
 
 
 def call_function(function: Callable[..., object]) -> CallTool:
     """Make a CallTool that passes arguments to `function` by name. A function that is not async runs in a thread."""
 
     async def call(arguments: JsonObject, context: CallContext) -> object:
-        if inspect.iscoroutinefunction(function):
-            return await function(**arguments)
-        returned = await in_thread(lambda: function(**arguments))
-        return await returned if inspect.isawaitable(returned) else returned
+        return await _called(function, **arguments)
 
     return call
+
+
+async def _called(function: Callable[..., Any], *args: object, **kwargs: object) -> object:
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    returned = await in_thread(lambda: function(*args, **kwargs))
+    return await returned if inspect.isawaitable(returned) else returned
 
 
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array"}

@@ -125,10 +125,10 @@ async def test_a_query_that_cannot_be_sent_or_is_cancelled_fails_alone():
     assert "cannot be sent" in (await bad).error and (await good).passages
 
 
-async def test_an_exception_of_another_kind_reaches_every_session_that_waits():
-    one = client(Server(RuntimeError("unforeseen")))
-    found = await asyncio.wait_for(asyncio.gather(*map(one.search, "abc"), return_exceptions=True), 5)
-    assert [str(error) for error in found] == ["unforeseen"] * 3 and (await one.search("d")).passages
+async def test_after_any_exception_no_session_waits_and_the_breaker_allows_another_attempt():
+    one = client(Server(RuntimeError("unforeseen"), RuntimeError()), breaker=Breaker(threshold=1, cooldown_s=0.0))
+    first, second, third = [await asyncio.wait_for(one.search("q"), timeout=5) for _ in range(3)]
+    assert "RuntimeError: unforeseen" in first.error and "RuntimeError" in second.error and third.passages
 
 
 async def test_after_failures_the_breaker_sends_nothing_but_one_request_per_cooldown():

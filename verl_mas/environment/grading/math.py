@@ -243,7 +243,7 @@ class AnswerChecker:
         # answer would cost the whole time limit each time.
         if grade.checked or pair in self._timed_out:
             if len(self._cache) >= CACHED:
-                self._cache.clear()
+                self._cache.pop(next(iter(self._cache)))
             self._cache[pair] = grade
             self._timed_out.discard(pair)
         elif grade is Grade.TIMED_OUT:

@@ -123,10 +123,17 @@ class RetrieverClient:
         return batch
 
     async def _answer(self, batch: _Batch, topk: int) -> list[SearchResult]:
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(batch.full.wait(), self.window_s)
-        batch.full.set()
-        return await self._retrieve(batch.queries, topk)
+        try:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(batch.full.wait(), self.window_s)
+        finally:
+            batch.full.set()
+        try:
+            return await self._retrieve(batch.queries, topk)
+        except Exception as error:  # noqa: BLE001  # boundary: whatever fails, the sessions that wait get a result
+            self.breaker.failed()
+            why = f"{self._shown}: {type(error).__name__}: {error}"
+            return [SearchResult(query, error=why) for query in batch.queries]
 
     async def _retrieve(self, queries: list[str], topk: int) -> list[SearchResult]:
         error = ""

@@ -86,7 +86,8 @@ class InThread:
     def _run(self) -> None:
         stage = Stage()
         self._answer(lambda method, arguments: getattr(stage, method)(*arguments))
-        stage.close()  # it may hold connections
+        with suppress(Exception):  # the session has left; its world may hold connections
+            stage.close()
 
     def _answer(self, made: Callable[[str, Sequence[object]], object]) -> None:
         while (call := self._calls.get()) is not None:

@@ -1,4 +1,4 @@
-"""Every metric that a run logs, with its meaning: the rows of docs/use/metrics.md, to which `table.md` is a link."""
+"""Every metric that a run logs, with its meaning: the rows of docs/use/metrics.md, to which `metrics.md` is a link."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Metric:
 
 
 def _metrics() -> Iterator[Metric]:
-    page = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
+    page = Path(__file__).with_name("metrics.md").read_text(encoding="utf-8")
     sections = {title: _ROW.findall(text) for title, _, text in (part.partition("\n") for part in page.split("\n## "))}
     watched = dict(sections.pop(_WATCH))
     for section, rows in sections.items():

@@ -64,5 +64,8 @@ def write_training(folder: Path, optimizer: OptimizerState, schedule: int) -> No
 
 
 def read_training(folder: Path) -> tuple[OptimizerState, int]:
-    saved: tuple[OptimizerState, int] = torch.load(folder / TRAINING, map_location="cpu", weights_only=True)
-    return saved
+    saved = torch.load(folder / TRAINING, map_location="cpu", weights_only=True)
+    if isinstance(saved, dict):  # written by version 0.2.0
+        return saved, int(json.loads((folder / "trainer_state.json").read_text())["schedule"])
+    optimizer, schedule = saved
+    return optimizer, schedule

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from verl_mas.config.cluster import loopback_servers
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
@@ -23,6 +24,7 @@ from verl_mas.errors import ConfigError, ConfigErrors, ConfigWarning
 from verl_mas.gateway.endpoints.endpoint import check_endpoint
 from verl_mas.run_folder.lock import LOCK
 from verl_mas.util import worker_folder
+from verl_mas.workflow.base import resolve
 
 # Settings with files that agent-loop and reward workers read.
 FILES = (
@@ -52,6 +54,8 @@ def check_nodes(run: Run, pools: Collection[str]) -> Iterator[ConfigError]:
     other_nodes = _nodes(run.config, pools)
     if not other_nodes:
         return
+    for warning in loopback_servers(run.mas, vars(resolve(run.mas.workflow)), len(other_nodes) + 1):
+        logger.warning("%s", warning)
     expected = _expected(run)
     until = time.monotonic() + LIMIT_S
     answers = [

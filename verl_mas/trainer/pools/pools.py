@@ -78,7 +78,7 @@ def _pool(name: str, shape: list[int], cpus: int) -> RayResourcePool:
 
 
 # Seconds to wait for a placement, because Ray takes some seconds to free the GPUs of a run that has just ended.
-WAIT_S = 30.0
+WAIT_S = 60.0
 # CPUs for verl's actors outside the pools.
 SPARE_CPUS = 16
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import gc
 import io
 import linecache
@@ -118,7 +119,7 @@ def prepare() -> None:
     builtins.open = io.open = open_stream
     socket.socketpair = pipe_ends  # type: ignore[assignment]
     # Tracebacks of programs must not name files of this machine.
-    for function in (open_stream, pipe_ends):
+    for function in (open_stream, pipe_ends, PipeEnd.send):
         function.__code__ = function.__code__.replace(co_filename="<sandbox>")
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(0)
@@ -183,7 +184,14 @@ def open_stream(file, *args, **kwargs):  # type: ignore[no-untyped-def]
 class PipeEnd(io.FileIO):
     """End of a pipe with the part of a socket's interface that asyncio uses."""
 
-    recv, send = io.FileIO.read, io.FileIO.write
+    recv = io.FileIO.read
+
+    def send(self, data: bytes) -> int | None:
+        """Write to the pipe. A closed pipe is an OSError, as asyncio expects."""
+        try:
+            return self.write(data)
+        except ValueError as error:
+            raise OSError(errno.EBADF, str(error)) from None
 
     def setblocking(self, blocking: bool) -> None:
         """Do nothing: reads and writes of these pipes never block."""

@@ -131,12 +131,12 @@ _OF_TEXT: dict[str, Callable[[str], object]] = {
     "int": lambda digits: _number(digits, 16, _MAX_HEX_DIGITS),
     "bytes": bytes.fromhex,
 }
-_OF_LIST: dict[str, Callable[[list[object], int], object]] = {
+_OF_LIST: dict[str, Callable[..., object]] = {
     "tuple": lambda content, depth: tuple(_items(content, depth)),
     "set": lambda content, depth: set(_hashed(_items(content, depth))),
     "frozenset": lambda content, depth: frozenset(_hashed(_items(content, depth))),
-    "dict": _dict,  # type: ignore[dict-item]
-    "complex": lambda content, depth: complex(*content),  # type: ignore[arg-type]
+    "dict": _dict,
+    "complex": lambda content, depth: complex(*content),
 }
 
 
