@@ -22,17 +22,17 @@ ANY_PER_1000_LINES = 1.0
 # Numbers that only go down; `python tests/test_structure.py` prints today's. Lines of code are those of
 # `support/code_lines.py`: comments and docstrings are free, so that no sentence is shortened for a number.
 BUDGETS = {
-    "lines of code of verl_mas": 40_271,
-    "lines of code of its core": 13_312,
+    "lines of code of verl_mas": 39_309,
+    "lines of code of its core": 12_634,
     "lines of code of its checks": 2_976,
-    "lines of code of tests": 39_581,
-    "lines of code of tests/support": 4_131,
+    "lines of code of tests": 36_268,
+    "lines of code of tests/support": 3_500,
     "files below 30 lines": 16,
     "own modules that one module imports": 42,
     "parameters of a function": 7,
     # Elsewhere they are passed as one `config.run.Run`.
     "functions with (config, mas)": 3,
-    "type: ignore": 59,
+    "type: ignore": 58,
     "SLF001": 28,
     "entries of the root": 20,
 }
