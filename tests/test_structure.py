@@ -23,9 +23,9 @@ ANY_PER_1000_LINES = 1.0
 # `support/code_lines.py`: comments and docstrings are free, so that no sentence is shortened for a number.
 BUDGETS = {
     "lines of code of verl_mas": 39_309,
-    "lines of code of its core": 12_634,
+    "lines of code of its core": 12_635,
     "lines of code of its checks": 2_976,
-    "lines of code of tests": 36_268,
+    "lines of code of tests": 36_282,
     "lines of code of tests/support": 3_500,
     "files below 30 lines": 16,
     "own modules that one module imports": 42,

@@ -267,3 +267,21 @@ def test_a_stop_text_never_reaches_an_engine_that_it_would_end(policy, ask):
     assert not server.calls
     client, _ = policy(lambda p, n: "x", name="sglang", skip_tokenizer_init=False)
     assert ask(client, sampling={"stop": ["."]})
+
+
+def test_the_weight_versions_of_a_conversation_are_those_of_all_its_replies(policy, play, monkeypatch):
+    client, server = policy(lambda p, n: "ABC"[n])
+    listed = [[[1, 3], [1, 4]], [[2, 4]], [[1, 4], [1, 6]]]
+    answer = server.remote
+
+    async def with_versions(**request):
+        output = await answer(**request)
+        number = len(server.calls) - 1
+        output.extra_fields.update(versions=listed[number], aborts=number)
+        return output
+
+    monkeypatch.setattr(server, "remote", with_versions)
+    (row,) = play(talks, client).session.rows()
+    fields = output_of(row.generation).extra_fields
+    assert (fields["versions"], fields["aborts"]) == ([[1, 3], [4, 4], [1, 6]], 3)
+    assert sum(tokens for tokens, _ in fields["versions"]) == sum(row.generation.response_mask)

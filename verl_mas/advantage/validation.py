@@ -34,7 +34,10 @@ def check_rows(batch: AdvantageInput) -> None:
 
 
 def check_branches(batch: AdvantageInput, groups: Partition, branching: Tensor, size: int | None) -> None:
-    """Check that every group of candidates has one prompt, if prompts are given, and `size` rows, if it is set."""
+    """Check each group of candidates: all have one prompt (if the batch has prompts), and there are `size` of them.
+
+    If `size` is None, a group may have any number of candidates.
+    """
     rows = branching[batch.codes("agent").ids]
     group = tuple(column for column in GROUP if getattr(batch, column) is not None)
     if batch.prompt is not None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from verl_mas.checks.machine import check_plugin
 from verl_mas.checks.run import exit_on_error, finalize_team, require_accepted
 from verl_mas.config.cluster import adapt, send_command
-from verl_mas.config.modes import KEY, MODES, mode_of
+from verl_mas.config.modes import mode_of
 from verl_mas.engines import platform
 from verl_mas.engines.platform.ray_workers import fork_workers
 from verl_mas.errors import raise_all
@@ -51,6 +51,4 @@ class TeamCheck(Callback):
         send_command(config)
 
     def on_job_start(self, config: DictConfig, **kwargs: object) -> None:
-        # In all other modes verl's own trainer runs, which ignores a team, so there is no team to check.
-        if mode_of(config) or OmegaConf.select(config, KEY) in MODES:
-            require_accepted(config)
+        require_accepted(config)

@@ -64,8 +64,8 @@ def was_written(setting: str) -> bool:
 
 
 def check_order(config: DictConfig) -> Iterator[ConfigError]:
-    """Check the order of groups. A team's file sets the mode and every default of `mas`, so after a recipe or a mode it
-    would replace values that the recipe or the mode has set."""
+    """Check the order of groups on the command line. A team's file sets the mode and every default of `mas`. If the
+    team came after a recipe or a mode, its file would replace values that the recipe or the mode has set."""
     order = ("mas", "recipe", "mas/mode")
     groups = {key: value for key, value in written().items() if key in order}
     mode, now = groups.get("mas/mode"), mode_of(config)
@@ -106,7 +106,7 @@ def unless_elsewhere(config: DictConfig, error: ConfigError) -> Problem:
 
 
 def missing(config: DictConfig, setting: str, path: str, noun: str, fix: str = "") -> Problem:
-    """Report a missing file or folder. `fix` is used if no command of a recipe creates it."""
+    """Report a missing file or folder. `fix` is used if no recipe has a command that creates the file or folder."""
     command = made_by().get(str(Path(path).parent))
     value = f"{setting}={path} does not exist".replace("\0", "\\0")
     fix = f"create it with: {command}" if command else fix or f"set {setting} to an existing one"

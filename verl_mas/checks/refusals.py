@@ -66,7 +66,7 @@ class Refusals:
 
 
 def as_refusals(error: BaseException) -> Sequence[ConfigError]:
-    """Convert an exception of a check to the errors that it stands for."""
+    """Convert an exception of a check to a list of errors, which has several entries only for ConfigErrors."""
     return error.errors if isinstance(error, ConfigErrors) else [as_refusal(error)]
 
 
@@ -110,7 +110,7 @@ def raised_by(
 
 @contextmanager
 def user_code(seconds: float | None = None) -> Iterator[None]:
-    """The boundary around user code: its exceptions become errors with file, line and the traceback from there.
+    """Convert exceptions of user code to errors with file, line, and the frames of user code in the traceback.
 
     `SystemExit` becomes an error, too, because it would end `check` and the run as if nothing were wrong. Code that
     takes longer than `seconds` is also an error.
@@ -123,8 +123,8 @@ def user_code(seconds: float | None = None) -> Iterator[None]:
     except BaseException as error:
         trace = traceback.TracebackException.from_exception(error)
         user_frames = [frame for frame in trace.stack if not _ours(frame.filename)]
-        # Show only frames of user code. If there are none, our own call failed, so show all frames. If the error is a
-        # SyntaxError, its message names file and line, so show no other frames.
+        # Show only frames of user code. If there are none, our own call failed, so show all frames. A SyntaxError is
+        # different: its message names file and line, so if it has no frames of user code, show no frames.
         if user_frames or isinstance(error, SyntaxError):
             trace.stack = traceback.StackSummary.from_list(user_frames)
         place = _place(error, trace.stack)

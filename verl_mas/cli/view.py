@@ -1,7 +1,7 @@
 """Look at the sessions of a run: one HTML page with every prompt, reply, reward and advantage.
 
-The page opens with one task at up to four steps: what each agent wrote, and its reward. With two runs, it has the
-sessions of both, and shows the replies of both to the same task side by side.
+The page first shows one task at up to four steps of the run: what each agent wrote, and its reward. With two
+runs, the page has the sessions of both, and shows the replies of both to the same task side by side.
 
 The page needs no network and no server. With many sessions, their texts are in a folder next to the page: copy
 both.

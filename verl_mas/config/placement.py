@@ -137,8 +137,8 @@ def placed(run: Run, name: str) -> DictConfig:
     with open_dict(view):
         view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
         view[SECTION].rollout.nnodes, view[SECTION].rollout.n_gpus_per_node = len(engines), engines[0]
-        # The settings count the GPU ranks to profile from the policy's first replica, but verl counts them from replica
-        # rank 0, so add the offset.
+        # In the settings, rank 0 is the first GPU of the policy's first replica. For verl's profiler, rank 0 is the
+        # first GPU of the replica with index 0, so add the offset.
         rollout = view[SECTION].rollout
         offset, profiler = EngineTag.of(rollout).rank_offset, rollout.get("profiler")
         if offset and profiler:
@@ -184,8 +184,8 @@ def requests_at_once(run: Run) -> int:
     """The number of requests that all engines serve at once. Without local engines, it is the limit of concurrent
     requests to the endpoints.
 
-    Policies on one pool share its GPUs, and all sessions may call the same policy. So the number of a pool is the
-    largest number of any of its policies, not the sum over its policies.
+    Policies on one pool share its GPUs, and all sessions may call the same policy. So the numbers of the policies on
+    one pool are not added up: the pool has the largest of them. The result is the sum over the pools.
     """
 
     def requests(name: str) -> int:

@@ -292,9 +292,9 @@ class FilterSpec(Checked):
     """uniform: leave out tasks in which no trained row has an advantage, because all groups are uniform (DAPO)."""
 
     by: Literal["score", "team", "acc"] = "score"
-    """Value that is compared. score: the scores of rows, in the groups of the estimator; the penalty or own reward of
-    a single row is enough to keep a task. team: the team rewards of the task's sessions. acc: the accuracies of the
-    task's sessions, as in DAPO's code."""
+    """Value that is compared. score: the scores of rows, in the groups of the estimator; a task is kept even if its
+    scores differ only by the penalty or the own reward of a single row. team: the team rewards of the task's sessions.
+    acc: the accuracies of the task's sessions, as in DAPO's code."""
 
     keep_share: Annotated[float, Above(0), Range(high=1)] | None = None
     """Keep this share of the tasks: those with the largest standard deviation of the team rewards of their sessions

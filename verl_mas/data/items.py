@@ -115,8 +115,8 @@ def sampled(every: Sequence[T], count: int | None, rng: random.Random, *, kind: 
 
 
 def with_next(items: Sequence[Kind]) -> list[tuple[Kind, Kind]]:
-    """Pair each item with the next item, and the last item with the first. Controls use the pairs to mix up parts that
-    belong together."""
+    """Pair each item with the next item, and the last item with the first. Control experiments use the pairs to give
+    an item a part of another item."""
     return list(zip(items, [*items[1:], *items[:1]], strict=True))
 
 

@@ -24,8 +24,8 @@ _STRIDE = 10_000_000  # item numbers per training seed; the first _STRIDE number
 
 def rows(task: str, count: int, split: str, seed: int, config: Mapping[str, object]) -> list[dict[str, object]]:
     """Make rows for `count` distinct questions. The content of a question decides its split, whatever the seed, and
-    test questions do not depend on `seed`. A row names its item, which is generated again for the verifier and by the
-    workflow `world`."""
+    test questions do not depend on `seed`. A row names its item by task, options and number. From these, the reward
+    function and the workflow `world` generate the item again."""
     settings = json.dumps(dict(config), sort_keys=True)
     of_question: dict[str, dict[str, object]] = {}
     repeats, start = 0, _STRIDE * (seed + 1) if split == TRAIN else 0

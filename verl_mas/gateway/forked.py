@@ -38,8 +38,8 @@ from verl_mas.util.fork_server import (
 INSTALLED = re.compile(rf"/(site|dist)-packages(/|$)|^{re.escape(os.path.dirname(os.path.realpath(os.__file__)))}/")
 # Objects that decide which modules are imported. Statements that begin with one of these names are executed, too.
 SETTINGS = ("sys.path", "os.environ")
-# The mark is these parts joined by a hyphen. In the fork server, the value of each environment variable that differs
-# per session contains the mark.
+# The mark is these parts joined by a hyphen. The whole mark is no constant here, because `_kept` would find it in this
+# module. In the fork server, the value of each environment variable that differs per session contains the mark.
 MARK = ("verl-mas", "preload.invalid")
 # Modules with a random state of their own. Each fork seeds them again, because it inherits the state of the server.
 SEEDED = ("numpy.random", "torch")
@@ -81,7 +81,7 @@ class Programs(Forks):
         gc.freeze()  # Otherwise the collector of a fork would write to each page and so copy it
 
     def fork(self) -> int:
-        return bare_fork()  # without Python's hooks, because `launch` forks again
+        return bare_fork()  # without Python's fork hooks: the fork only starts another process and waits for it
 
     def play(self, limits: Sequence[float], descriptors: Sequence[int], slot: int) -> None:
         session, stdin, printed, outcome = descriptors
@@ -197,8 +197,8 @@ def _open_socket() -> str:
 
 
 def _named() -> Iterator[Named]:
-    """Find names in modules whose value is exactly that of a variable that differs per session, like
-    `openai.azure_endpoint`. Each fork sets these names to the values of its session."""
+    """Find attributes of modules, such as `openai.azure_endpoint`, that equal an environment variable that differs per
+    session. Each fork sets these attributes to the values of its session."""
     variables = {value: name for name, value in os.environ.items() if "-".join(MARK) in value}
     for names in gc.get_objects():
         for name, value in names.items() if type(names) is dict and "__spec__" in names else ():

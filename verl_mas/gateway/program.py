@@ -68,7 +68,8 @@ class Program(Workflow, Rules):
         return _outcome(outcome, team)
 
     async def _until_decided(self, played: Awaitable[JsonObject], session: GatewaySession) -> JsonObject:
-        """Return the outcome of the program, or raise the fault that decides the session before the program ends."""
+        """Return the outcome of the program. If the session has a fault, raise the fault, even before the program
+        ends."""
         playing, decided = asyncio.ensure_future(played), asyncio.ensure_future(session.decided.wait())
         reached = asyncio.ensure_future(session.reached.wait())
         waiting: set[asyncio.Future[Any]] = {playing, decided, reached}

@@ -14,7 +14,7 @@ ON_TEXT: ContextVar[Callable[[str], None] | None] = ContextVar("on_text", defaul
 
 @dataclass(frozen=True)
 class ActText:
-    """New text of an act. Texts of several agents may alternate, so `act` counts the generations of the session.
+    """New text of an act. Texts of several agents may alternate, so `act` has the number of the act in the session.
 
     The first ActText of an act has no text, and the one with `last` ends the act.
     """

@@ -16,7 +16,7 @@ from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import Boxed, Request, Task
 from verl_mas.workflows.solver_verifier import ReviewVerdict, SolverVerifier
 
-PATIENCE = 5_000  # repeats in a row after which no new chain is expected
+PATIENCE = 5_000  # `chains` fails after this many draws in a row without a new chain
 
 
 def draw(terms: int, largest: int, rng: random.Random) -> str:

@@ -66,8 +66,10 @@ def items(kind: Kind, count: int | None, *, split: str = TRAIN, seed: int = 0) -
 
 
 def shuffled(tasks: Sequence[Item]) -> list[Item]:
-    """Make the tasks of the control, in which the scout has the knowledge of the next task. Its messages do not help
-    the judge, but keep their distribution."""
+    """Make the tasks of the control experiment, in which the scout has the knowledge of the next task.
+
+    The scout's messages have the same distribution as in the real tasks, but they do not help the judge.
+    """
     return [
         replace(task, source=SHUFFLED, extra={**task.extra, "known": other.extra["known"]})
         for task, other in with_next(tasks)

@@ -10,7 +10,8 @@ from verl_mas.planning import serving, training
 from verl_mas.planning.load import Policy, Terms
 
 START, SYNC, ROLLOUT, LOG_PROBS, UPDATE = "engine start", "weight sync", "rollout", "log-probs", "update"
-# Label of the memory that one policy holds while others are active. It is not a moment of the pool.
+# Label of the memory that one policy holds while others are active. Unlike the labels above, it is not the label of a
+# moment in `Pool.events`.
 WAITING = "waiting"
 
 
@@ -80,8 +81,8 @@ class Pool:
         return Moment(SYNC, policy.name, syncing, others + self._sent_meanwhile(policy))
 
     def _sent_meanwhile(self, policy: Policy) -> float:
-        """Bytes of buckets that this pool's engines receive at the same time from pools other than the policy's. Each
-        pool sends one policy at a time."""
+        """Bytes of the buckets that this pool's engines receive from other training pools during the sync of `policy`.
+        A training pool sends one policy at a time, so only the largest bucket of each pool counts."""
         buckets: dict[str, float] = {}
         for other in self.policies if policy.receives else ():
             if other.receives and other.pool != policy.pool:

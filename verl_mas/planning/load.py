@@ -58,7 +58,8 @@ class Policy:
     sleeps: bool = True  # rollout.free_cache_engine
     cache_bytes: int | None = None  # Bytes of the KV cache on a GPU, if the engine's options set them
     kv_tokens: int = 0  # KV tokens of one engine
-    serves_adapters: bool = False  # It serves adapters on top of base weights, which it keeps while it sleeps
+    # Its engine adds adapters to base weights. Some engines keep the base weights while they sleep.
+    serves_adapters: bool = False
     ranks: int = 0  # Sum of the ranks of its adapter slots. Every slot has the rank of the largest adapter.
     snapshot: bool = False  # Its engines get weights from a folder while they are awake
     receives: bool = False  # Its engines get weights from another pool, while they serve. They never sleep.

@@ -122,7 +122,7 @@ def _policy(run: Run, policy: Policy, pools: Mapping[str, Pool], usual: Mapping[
         # while another policy computes.
         "gpu": _phases(pools, policy),
         "expected": _phases(usual, policy),  # with rows of the usual length; `gpu` is the worst case
-        "disk": 0.0 if on_it else training.checkpoint(policy) / GIB,  # one checkpoint, without the adapters on it
+        "disk": 0.0 if on_it else training.checkpoint(policy) / GIB,  # one checkpoint; 0 for a base of adapters
         # Optimiser steps per training step; null if it is not trained.
         "updates": policy.updates if run.mas.policies[policy.name].is_trained else None,
         "notes": policy.notes,
@@ -215,8 +215,8 @@ def _fix(pool: Pool, gpus: int, larger: Larger | None) -> str:
 
 
 def _lacking(name: str, pool: Pool, usual: Pool, step: Step, change: str) -> list[Problem]:
-    """Report why a pool does not fit: with one longest row per micro batch, with usual rows, or only with micro batches
-    full of longest rows."""
+    """Report which rows do not fit on a pool. The cases are one longest row per micro batch, usual rows, and micro
+    batches full of longest rows, which are reported only if the first two cases fit."""
     found = [[*_memory(name, rows, change)] for rows in (fit.one_row(pool), usual)]
     # An error for either kind of rows takes precedence over a warning for the other.
     refused = next((each for each in found if any(isinstance(one, ConfigError) for one in each)), None)
@@ -227,7 +227,8 @@ def _memory(name: str, pool: Pool, change: str) -> Iterator[Problem]:
     """Check a pool with one longest row in each micro batch, or with usual rows.
 
     A pool that exceeds the card even without the terms in ROUGH is an error. A pool that leaves less than the usual
-    reserve of memory gets a warning. A KV cache that is too small is an error or gets a warning.
+    reserve of memory gets a warning. A KV cache that cannot hold one row is an error. If it holds a row, but not the
+    context that the engine needs to start, there is a warning.
     """
     event, card = worst(pool), pool.card / GIB
     taken = _taken(name, pool, event)

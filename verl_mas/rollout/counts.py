@@ -55,7 +55,8 @@ class SessionCounts:
     tool_errors: Mapping[str, int] = field(default_factory=dict)  # tool calls that returned an error, by agent
     replies: Mapping[str, int] = field(default_factory=dict)  # by agent
     cut: Mapping[str, int] = field(default_factory=dict)  # replies that were cut at the token limit, by agent
-    # Marks of a chat template that prompts quoted, by agent. Agents without such marks are not in this mapping.
+    # Number of chat-template marks that the texts of prompts contained, by agent. Agents without such marks are not in
+    # this mapping.
     forged_tokens: Mapping[str, int] = field(default_factory=dict)
     infos: Mapping[str, Reported] = field(default_factory=dict)  # numbers in `Outcome.info` or from the scorer, by name
     record_bytes: int = 0  # size of the session records on disk

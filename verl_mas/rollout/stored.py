@@ -141,8 +141,8 @@ def _tags(acts: Row, output: AgentLoopOutput, task: Task) -> RowTags:
 
 
 def _tags_of(output: AgentLoopOutput, task: Task, images: int = 0) -> Fields:
-    """Make the tags that follow from the generated tokens and the task. `images`: how many images the prompt has, which
-    come first among the images of the row."""
+    """Make the tags that follow from the generated tokens and the task. `images`: the number of images in the prompt.
+    These images come first among the images of the row."""
     of_row = (output.multi_modal_data or {}).get("images") or ()
     return dict(
         prompt_len=len(output.prompt_ids),

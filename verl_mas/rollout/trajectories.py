@@ -5,8 +5,8 @@ that it was writing. When the step has ended, or the plain file has become large
 together, because separately compressed lines would take several times the space.
 
 If only a part of the sessions is sampled, sessions with faults and the best and the worst session of each group are
-recorded in addition. The best and the worst session are known only when the group has ended. Until then, a worker keeps
-the sessions that were not sampled in memory; it runs all sessions of its groups.
+recorded in addition. The best and the worst session are known only when the group has ended. Until then, the worker
+keeps in memory the sessions that were not sampled. One worker runs all sessions of a group, so it can compare them.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from verl_mas.engines.sampling import converted, engine_errors, sampling_errors
 from verl_mas.errors import EngineLost, FaultKind, PromptTooLong, SessionFault, raise_all
 from verl_mas.rollout.forgery import Net
 from verl_mas.rollout.images import images_of, with_images
-from verl_mas.rollout.resumed_reply import ABORTED, keep, reply_limit
+from verl_mas.rollout.resumed_reply import ABORTED, keep, merged_versions, reply_limit
 from verl_mas.rollout.team_client import TeamClient
 from verl_mas.rollout.tool_calls import read_calls, stopping
 from verl_mas.rollout.truncation import fit
@@ -39,7 +39,7 @@ from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.marks import marks_in, marks_of, without_marks
 
 Borrowed: TypeAlias = Callable[..., Any]
-# Counts in the extra fields of a reply. A row has their sums over its replies.
+# Counts in the extra fields of a reply. The extra fields of a row have the sums of these counts over its replies.
 ADDED = (*SPEC_DECODE_EXTRA_KEYS, ABORTS)
 # Tokenizer threads compete with the event loop. With two threads, and one prompt at a time, the loop stays responsive
 # when thousands of sessions start together.
@@ -413,8 +413,9 @@ def _schemas(request: Request) -> list[JsonObject]:
 
 
 def _empty_reply(continues: Continuation) -> Generation:
-    """Make the empty reply of a full row: no token is sampled, and the row does not get the last messages. A new row
-    that continues a full row has no response tokens, because those tokens are trained in the full row."""
+    """Make the empty reply of a full row: no token is sampled, and the last messages are not added to the row. If the
+    reply starts a new row (`continues.row` is None), the new row has no response tokens, because the tokens so far are
+    trained in the earlier row."""
     before = continues.generation
     if continues.row is None:
         before = replace(before, response_ids=(), response_mask=(), log_probs=None)
@@ -439,4 +440,6 @@ def _extra_fields(fields: Fields, previous: AgentLoopOutput | None) -> Fields:
         before = previous.extra_fields
         whole[MIN_GLOBAL_STEPS] = before.get(MIN_GLOBAL_STEPS)
         whole |= {key: before[key] + fields[key] for key in ADDED if key in before and key in fields}
+        if VERSIONS in before and VERSIONS in fields:
+            whole[VERSIONS] = merged_versions([*before[VERSIONS], *fields[VERSIONS]])
     return whole

@@ -170,8 +170,9 @@ def read(folder: Path) -> Checkpoint | str:
         path = folder / name
         if not isfile(path):  # `Path.is_file` raises an error for a name that is too long
             return f"{folder} is not complete: {name:.200} is missing"
-        if (now := _listed(path)) != saved:
-            return f"{folder} is not complete: {name} has {now} and was saved with {saved}"
+        before = f"{saved} bytes" if isinstance(saved, int) else str(saved)  # version 0.2.0 listed only sizes
+        if not (now := _listed(path)).startswith(before):
+            return f"{folder} is not complete: {name} has {now} and was saved with {before}"
     return Checkpoint(folder, step, run)
 
 

@@ -65,9 +65,9 @@ def check_workflow(
     """Run a workflow with good, malformed and failing replies; `print` the report.
 
     `replies` are the good replies: one script for all agents, or a mapping from agents or roles to scripts. Each case
-    starts with the first reply. The team must be able to read the good replies. `agents` has settings of `mas.agents`,
-    such as a format penalty and the names of an agent's `tools`. Agents with tools also make wrong calls and endless
-    calls. A case may take `limit_s` seconds: by default 3, or 30 for a program, whose start does not count.
+    starts every script from its first reply. The team must be able to read the good replies. `agents` has settings of
+    `mas.agents`, such as a format penalty and the names of an agent's `tools`. Agents with tools also make wrong calls
+    and endless calls. A case may take `limit_s` seconds: by default 3, or 30 for a program, whose start does not count.
 
     A failed act or a time-out must be recorded as a fault with its place. Every other case must end in an Outcome that
     can be scored.

@@ -98,8 +98,8 @@ class Explorer:
         offered = {tool["function"]["name"]: tool["function"]["parameters"] for tool in request.tools}
         known = [(*sorted(offered), name, str(n)) for name in offered for n in range(_choices(offered[name]))]
         last_reply = next((text_of(each) for each in reversed(request.messages) if each["role"] == "assistant"), "")
-        # If the last reply was the text already, the program did not accept it as an answer. Call the last tool then,
-        # because frameworks put the tool that takes the answer last.
+        # If the last reply was already `self.text`, the program did not accept this text as an answer. Then call the
+        # last tool, because frameworks put the tool that takes the answer last.
         for call in [call for call in known if call not in self.called] or known[-1:] * (last_reply == self.text):
             self.called.add(call)
             schema = {"type": "object", **offered[call[-2]]}

@@ -45,7 +45,7 @@ from verl_mas.workflow.team_file import TeamFile
 RNG_FILE = "driver_rng.pt"
 # Key in `run.json` of the number of tasks in flight.
 IN_FLIGHT = "tasks in flight"
-# Keys in `run.json` of the settings with which each policy's weights are stored, and of the bases of adapters.
+# Two keys in `run.json`: the settings with which each policy's weights are stored, and the bases of adapters.
 STORED, BASES = "stored weights", "bases"
 # Key in the settings of an adapter.
 ADAPTER_OF = "adapter_of"
@@ -259,7 +259,8 @@ def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigErro
 def differences(checkpoint: Checkpoint, run: Mapping[str, object], config: DictConfig) -> Iterator[ConfigError]:
     """Yield an error for each reason why a run with this identity cannot resume from a checkpoint.
 
-    The checkpoint may belong to another run if the configuration names it, or if this run is an evaluation.
+    If the configuration names the checkpoint, or if this run is an evaluation, it is no error that the checkpoint
+    belongs to another run.
     """
     folder = checkpoint.folder
     for name, before, now in _changed(checkpoint, run, STORED):
@@ -389,6 +390,8 @@ def _changed(checkpoint: Checkpoint, run: Mapping[str, object], key: str) -> Ite
     A run may lack a policy of its checkpoint, unless the policy is an adapter.
     """
     saved, own = (cast("Mapping[str, Fields]", of.get(key) or {}) for of in (checkpoint.run, run))
+    if key == STORED:  # version 0.2.0 lists adapters under a key of their own
+        saved = {**saved, **cast("Mapping[str, Fields]", checkpoint.run.get("adapters") or {})}
     for name, before in saved.items():
         now = own.get(name, {})
         if (now or ADAPTER_OF in before) and not _agree(before, now):
@@ -397,12 +400,12 @@ def _changed(checkpoint: Checkpoint, run: Mapping[str, object], key: str) -> Ite
 
 
 def _agree(before: Fields, now: Fields) -> bool:
-    """Whether the settings have equal values for all keys that are in both. If only one policy is an adapter, or if
-    only `now` has a critic, the settings never agree, because the checkpoint lacks weights that the run would load."""
+    """Whether the settings have equal values for all keys that are in both. If only one of the two is of an adapter, or
+    if only `now` has a critic, they never agree, because the checkpoint lacks weights that the run would load."""
     if (ADAPTER_OF in before) != (ADAPTER_OF in now) or (CRITIC in now and CRITIC not in before):
         return False
     if ADAPTER_OF in now:
-        return dict(before) == dict(now)
+        return {"exclude_modules": [], **before} == dict(now)
     return all(before.get(key) in (None, value) for key, value in now.items() if value is not None)
 
 
@@ -416,7 +419,8 @@ def saved_policies(run: Run) -> list[str]:
 
 
 def _rng_state() -> Fields:
-    # Use lists, because `weights_only` refuses arrays; it prevents a foreign checkpoint from running code here.
+    # Use lists, because `torch.load` refuses arrays with `weights_only`, which is set so that a foreign checkpoint
+    # cannot run code here.
     name, keys, *rest = np.random.get_state()
     return {
         "python": random.getstate(),

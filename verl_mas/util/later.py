@@ -40,7 +40,7 @@ else:
 def lazy(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Make `__getattr__`, `__dir__` and `__all__` of a package from the imports under `if TYPE_CHECKING` in its file.
 
-    So editors and type checkers read the same list.
+    Editors and type checkers read these imports, too, so the public names are listed only once.
     """
     (block,) = (node for node in ast.parse(Path(file).read_bytes()).body if isinstance(node, ast.If))
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]

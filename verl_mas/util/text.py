@@ -75,8 +75,8 @@ def printable(text: str, keep: str = "\n\t") -> str:
 
 
 def listed(rows: Mapping[str, str], width: int, margin: str = "") -> str:
-    """Format one line per name with its text. A long text is wrapped, and its further lines are indented to its
-    start."""
+    """Format one line per name with its text. A long text is wrapped, and its further lines begin in the
+    same column as its first line."""
     longest = max(map(len, rows), default=0)
     lines = []
     for name, text in rows.items():

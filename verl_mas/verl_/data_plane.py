@@ -134,8 +134,8 @@ def save(folder: Path) -> int:
 def restore(folder: Path) -> None:
     """Load the tasks and rows written by `save`, except rows that are not needed.
 
-    The files still contain the rows of the step that was saved, because a step's rows are cleared after its save. A
-    task that had not finished restarts.
+    The files still contain the rows of the step that was saved, because a step's rows are cleared after its save. If a
+    task had not finished, it runs again from its start.
     """
     tq.load_checkpoint(folder)
     if needless := without_finished_task(listed(TRAIN)):
@@ -193,7 +193,10 @@ class _Batch:
 
 
 class Writer:
-    """Writes the rows of tasks that end together in few calls, because a call costs as much as a hundred rows."""
+    """Collects the rows of tasks that end at about the same time, and writes these rows in few calls.
+
+    A call costs as much as a hundred rows.
+    """
 
     def __init__(self) -> None:
         self._writing = asyncio.Lock()

@@ -34,7 +34,7 @@ def register_commit_rule(name: str, *, needs_scores: bool = True) -> Callable[[C
 
 @register_commit_rule("greedy")
 def greedy(scores: Sequence[float], temperature: float, rng: random.Random) -> int:
-    """Choose the candidate with the best score. In a tie, choose the first of these candidates."""
+    """Choose the candidate with the best score. If several candidates have the best score, choose the first."""
     return max(range(len(scores)), key=lambda index: scores[index])
 
 

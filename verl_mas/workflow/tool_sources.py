@@ -33,8 +33,8 @@ def tool_of(given: ToolLike) -> Tool:
         rule = "a tool is a function, a tool of verl, a verl_mas.Tool or an OpenAI schema"
         fix = "give the function itself; names of configured tools go to mas.agents.<name>.tools"
         raise WorkflowError(f"tools=[{given!r:.80}]", rule=rule, fix=fix)
-    # Calls of functions are made in order, because a function may change an environment. Then `press` before `look`
-    # differs from `look` before `press`.
+    # Calls of functions are made in order, because a function may change an environment. For example, `look` may
+    # return something else after `press` than before it.
     return Tool(schema_of(tool), call_function(tool), in_order=True)
 
 

@@ -5,7 +5,6 @@ Model-written text is hostile, so control characters, and marks that reorder tex
 
 from __future__ import annotations
 
-import html
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -34,11 +33,6 @@ def _paragraphs(record: Record) -> Iterator[str]:
     for fault in record["faults"]:
         yield _shown(f"{fault['kind']}: {fault['cause']}\n{fault.get('traceback') or ''}".rstrip())
     yield _shown(_outcome(record["outcome"]))
-
-
-def as_html(record: Record) -> str:
-    """Format a record for notebooks."""
-    return f'<pre style="white-space:pre-wrap;max-width:60em">{html.escape(as_text(record))}</pre>'
 
 
 def _heading(record: Record) -> str:

@@ -11,7 +11,7 @@ from verl_mas.workflows.solver_verifier import solve
 
 @register_workflow("cory")
 class Cory(WithGrader):
-    """Two copies of one LLM, which exchange these roles during training: `mas.swap.agents=[pioneer,observer]`.
+    """Two copies of one LLM. `mas.swap.agents=[pioneer,observer]` exchanges their roles during training.
 
     The pioneer's answer is the team's answer. The pioneer's prompt is the task alone, as it will be when the LLM is
     used after training.

@@ -91,8 +91,9 @@ class Recursive(WithGrader):
     """Weight, in a copy's reward, of the mean success of the copies that it delegated to (RAO's lambda)."""
 
     parallel: Share = 0.0
-    """Weight of PARL's term for delegating to two or more copies at once, at the first training step; success has the
-    remaining weight. The weight falls to 0 at the last step. Kimi K2.5 uses 0.1."""
+    """Weight p of PARL's term at the first training step: a copy's success is replaced by (1 - p) * success + p * term,
+    where the term is 1 if the copy delegated to two or more copies at once, else 0. p falls to 0 at the last step. Kimi
+    K2.5 uses 0.1."""
 
     @property
     def agents(self) -> Sequence[str]:

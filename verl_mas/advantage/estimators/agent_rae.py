@@ -11,8 +11,8 @@ from verl_mas.advantage.record import RUNNING_DECAY, owner_columns
 def agent_rae(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = R - b, where b is the running mean of the role's scores on all tasks of the data source.
 
-    b includes this step's scores except those of the row's own session. So it does not depend on the act that it
-    judges, and exists from the first step on.
+    b includes this step's scores except those of the row's own session. So b does not depend on the act whose
+    advantage is computed, and b exists from the first step on.
     """
     assert batch.running is not None
     role = owner_columns(batch)

@@ -18,8 +18,9 @@ from verl_mas.advantage.record import RUNNING_DECAY
     decay=RUNNING_DECAY,
 )
 def agent_rloo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
-    """A = R minus the mean of agent k's acts in the *other* sessions of the task.
+    """A = R minus the mean score of agent k's acts in the *other* sessions of the task.
 
-    The acts of a session share its reward, so a baseline with these acts would depend on the act that it judges.
+    All acts of a session share the session's reward. So if the baseline of an act included acts of the same session,
+    the baseline would depend on the act itself.
     """
     return agent_grpo.function(batch, options)

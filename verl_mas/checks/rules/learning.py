@@ -9,7 +9,7 @@ from verl_mas.advantage.estimator import PER_AGENT
 from verl_mas.checks.examined import ExaminedRun, setting, stated
 from verl_mas.checks.rules import Problem, rule
 from verl_mas.config.merge import GAE, LOSS_MODES, SECTION
-from verl_mas.config.modes import KEY, MODES, SYNC
+from verl_mas.config.modes import KEY, MODES
 from verl_mas.config.registry import closest
 from verl_mas.config.run import View
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -75,7 +75,7 @@ def estimator_has_its_columns(run: ExaminedRun) -> ConfigError | None:
 
 @rule(seen="commit 7097aae9: groups that mixed the prompts of forks", team=True)
 def forks_compared(run: ExaminedRun) -> Iterator[ConfigError]:
-    """With forks, acts are not compared or credited by number, because all forks of a session use the same numbers."""
+    """With forks, no estimator compares acts by number and `mas.advantage.gamma` is not set: numbers repeat."""
     if run.workflow.forks and run.estimator and run.estimator.numbers_acts:
         rule = "it compares acts by their number, and the forks of a session number theirs alike"
         fix = f"set {PER_AGENT} or mhgpo, which compare all acts of an agent on a task"
@@ -87,7 +87,7 @@ def forks_compared(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="tulerfeng/Video-R1#86, huggingface/trl#3857", team=True)
 def some_reward(run: ExaminedRun) -> Iterator[ConfigError]:
-    """The team's reward or own rewards have a weight, and own rewards have one if the estimator reads them."""
+    """At least one of `mas.reward.team` and `mas.reward.local`, and of the two what the estimator reads, is not 0."""
     reward, own = run.mas.reward, run.estimator
     penalties = reward.penalty_on != "none" and any(spec.format_penalty for spec in run.mas.agents.values())
     if not run.learning or penalties:
@@ -197,15 +197,12 @@ def skipped_rows(run: ExaminedRun, view: View) -> ConfigError | None:
 
 
 @rule(seen="docs/train/configuration.md", team=False)
-def team_meant(run: ExaminedRun) -> ConfigError | ConfigWarning | None:
+def team_meant(run: ExaminedRun) -> ConfigError | None:
     """A run with a team uses a team's trainer mode."""
-    mode = run.get(KEY)
     if run.config.get("mas") is None:
         return None
-    if str(mode).startswith(SYNC.name):
-        return ConfigError(f"{KEY}={mode}", rule=f"a team is trained by {', '.join(MODES)}", fix=f"remove {KEY}")
-    reason = "verl's own trainer runs, which knows no agents and no policies"
-    return ConfigWarning(f"{KEY}={mode} with a team (`mas`)", reason, "add +mas=<team>, which sets it")
+    rule = f"a team is trained by {', '.join(MODES)}"
+    return ConfigError(f"{KEY}={run.get(KEY)} with a team (`mas`)", rule=rule, fix=f"remove {KEY}, or the team")
 
 
 def no_team(mode: str = "mas") -> ConfigError:

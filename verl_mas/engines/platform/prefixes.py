@@ -121,7 +121,7 @@ class Work:
 
 
 def cut(rows: Sequence[Line], most: int, work: Work) -> list[list[int]]:
-    """Cut rows into micro batches of at most `most` tokens and predictions, or of a single row.
+    """Cut rows into micro batches. Each computes and predicts at most `most` tokens, unless it is a single row.
 
     A row joins the previous micro batch if this adds at most as much work as a new micro batch for the row would take.
     Joining can be more work, because attention is computed for all pairs of tokens of a micro batch.

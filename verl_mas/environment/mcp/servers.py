@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from mcp import types as mcp_types
     from mcp.client import Transport
 
-RESTARTS = 1  # restarts of a lost server before it has answered another call; after that, calls raise EngineLost
+# How often a lost server is started again. If the server is lost again before it has answered a call, further calls
+# raise EngineLost. An answered call resets the count.
+RESTARTS = 1
 PROBE_S = 5.0  # timeout of the health check after a failed call; then the server counts as lost
 # Seconds in which a server ends: mcp waits 2 s after closing its input, 2 s after SIGTERM, and 2 s after SIGKILL.
 STOP_S = 8.0
@@ -60,7 +62,8 @@ class McpServers:
     """
 
     def __init__(self, specs: Mapping[str, McpSpec], log_folder: str | Path | None = None):
-        # Without a log folder, error messages still quote the logs, which are deleted when the servers stop.
+        # Without a log folder, the logs are in a temporary folder, because error messages quote the logs. This folder
+        # is deleted when the servers stop.
         self._temporary = (
             None if log_folder or not specs else TemporaryDirectory(prefix="verl-mas-mcp-", ignore_cleanup_errors=True)
         )

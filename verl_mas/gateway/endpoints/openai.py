@@ -53,7 +53,7 @@ class OpenAIClient:
         raise_all(problem for problem in problems if isinstance(problem, ConfigError))
         self.base_url, self.model = base_url.rstrip("/"), model
         self._key_variable, self._timeout, self._concurrency = api_key_env, timeout, concurrency
-        # Connections belong to an event loop, and each `verl_mas.run` starts a new one.
+        # Connections belong to an event loop, and each `verl_mas.run` starts a new event loop.
         self._http = PerLoop(self._client)
 
     @classmethod

@@ -27,7 +27,7 @@ class SinglePlayer(Play):
         return f"{self.scene(puzzle)}\n\n{self.codec(puzzle).prompt()}"
 
 
-# Last words of compact prompts. They tell a tiny model that plays both roles which role to play.
+# The last word of a compact prompt. It names the role of the prompt, for a tiny model that plays both roles.
 PLANNER, EXECUTOR = "P", "E"
 NO_SKETCH = "-"
 
@@ -64,8 +64,8 @@ class PlannerExecutor(Play):
 
 @register_workflow("tool_user_planner")
 class ToolUserPlanner(Play):
-    """A tool user writes a program, and a planner decides with its output. A program that fails or prints no action
-    list gets the penalty of a malformed reply, without the penalty for the format."""
+    """A tool user writes a program, and a planner decides with its output. If the program fails or prints no action
+    list, the reply is scored as malformed, but without the part of the penalty that is for the reply's format."""
 
     agents = ("tool_user", "planner")
     text: Literal["words"] = "words"

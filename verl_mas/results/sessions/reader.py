@@ -76,7 +76,7 @@ class SessionIndex:
             session_files.folder_of_sessions(directory, session_files.TRAIN)
         self._attempts, self._partitions, self._step = attempts, partitions, step
         self.entries: list[SessionEntry] = []
-        # The number of sessions without a record: they were not sampled, or there was no space.
+        # The number of sessions without a record: they were not selected for recording, or there was no space on disk.
         self.left_out = 0
         # By partition and step: the files, and the entries of their sessions.
         self.files: dict[tuple[str, int], list[SessionFile]] = {}

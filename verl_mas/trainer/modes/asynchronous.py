@@ -106,8 +106,8 @@ class AsyncTeamTrainer(TeamTrainer):
         """Restart tasks of a checkpoint that have no rows, each with its original step.
 
         verl would tag the tasks with the current step, so they would count as younger than they are, and their sessions
-        would draw other random numbers. Failed tasks restart, too, because they may have failed when the run was
-        about to end after the loss of an engine or a reward worker.
+        would draw other random numbers. Failed tasks restart, too: if the run ended because an engine or a
+        reward worker was lost, this loss may also be the reason why the tasks failed.
         """
         again: dict[int, list[str]] = defaultdict(list)
         for uid, tag in data_plane.tasks(partition_id).items():
@@ -213,7 +213,7 @@ def warm_up(tasks: int, batch_size: int, step: int) -> dict[int, int]:
     return dict(Counter(-(place // batch_size) for place in reversed(range(tasks))))
 
 
-# The run ends if this many batches of tasks have ended without rows while it waited for one batch.
+# The run ends if, while a step waits for its batch, as many tasks end without rows as this number of batches has.
 FAILED_BATCHES = 10
 # Interval at which the buffer checks for lost engines and failed sessions while it waits.
 SECONDS_BETWEEN_LOOKS = 3.0

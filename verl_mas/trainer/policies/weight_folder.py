@@ -70,7 +70,7 @@ def record(folder: Path, step: int) -> None:
 
 
 def step_of(folder: Path) -> int:
-    """Return the step after which a policy had the weights in a folder."""
+    """Return the step of the weights in a folder: the policy had these weights after this training step."""
     return int(json.loads((folder / RECORD).read_text())["step"])
 
 

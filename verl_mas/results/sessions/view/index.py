@@ -1,5 +1,5 @@
 """Index of the sessions of a run by step and split, for the page of `verl-mas view`. Each session has numbers and short
-texts for the list and its filters, and one long text for the search. The metrics by step become the curves."""
+texts for the list and its filters, and one long text for the search. `curves_of` collects the metrics by step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from verl_mas.verl_.types import Fields
 TITLE, ANSWER = 140, 80
 SEARCHED = 24_000_000  # characters of all searched texts, shared equally by the sessions
 SEARCHED_OF_ONE = 40_000
-STORY = 4  # the number of steps in the story of a task
+STORY = 4  # maximum number of steps at which a page shows the same task (see `story_of`)
 COLUMNS = "session status reward answer agents policies malformed faults acts tokens seconds".split()
 END = "\n"  # separates the searched texts of sessions; `one_line` removes it from each text
 
@@ -178,7 +178,8 @@ def cut_to(parts: Sequence[str], limit: int) -> tuple[tuple[str, ...], bool]:
 def story_of(pages: Sequence[Page]) -> list[list[tuple[StepPart, Group]]]:
     """Choose a task, and return its groups, one per run, at its first step, its last step and two steps between.
 
-    Candidates are the tasks that occur at the largest number of steps and have the data source of the first such task.
+    Candidates are the tasks that occur at the largest number of steps. If these tasks have several data sources, only
+    the tasks with the data source of the first one are candidates.
     The chosen task is typical: its rewards are closest to the candidates' mean rewards.
     """
     tasks: dict[int, dict[int, dict[str, tuple[StepPart, Group]]]] = defaultdict(lambda: defaultdict(dict))
