@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 import os
 import pickle
-import signal
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from types import FrameType
 from unittest.mock import MagicMock, patch
 
+from broken import time_limit
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -130,17 +128,3 @@ def assigned(sound: tuple[str, ...], overrides: list[Override]) -> DictConfig:
 @functools.cache
 def dumped(sound: tuple[str, ...]) -> bytes:
     return pickle.dumps(compose(sound))
-
-
-@contextmanager
-def time_limit(seconds: int) -> Iterator[None]:
-    def expired(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"no answer after {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, expired)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
