@@ -33,6 +33,7 @@ from verl_mas.config.run import Run
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.manager import MasAgentLoopManager
 from verl_mas.rollout.worker import ATTEMPT
+from verl_mas.trainer.agreement import Agreement
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.modes.sync import MasTrainer
 from verl_mas.trainer.policies import policy_trainer
@@ -77,7 +78,7 @@ class Sessions(MasAgentLoopManager):
     def __init__(self, run: Run, folder: str, owners: Owners, tokens: int):
         self.run, self.owners, self.rng = run, owners, np.random.default_rng(0)
         self.tokens, self.tasks = tokens, 0
-        self.config = run.config
+        self.config, self._spec = run.config, run.mas.trajectories
         with open_dict(self.config):
             self.config.trainer.default_local_dir, self.config[ATTEMPT] = folder, "1"
 
@@ -155,7 +156,8 @@ class Driver(MasTrainer):
         self._named, self._sessions = defaultdict(int), SessionCounts()  # type: ignore[assignment]
         self._findings = SimpleNamespace(add=lambda metrics: [])
         self._rollout_moe_lb_metrics_accumulator = SimpleNamespace()
-        self.global_steps = 1
+        self.global_steps, self.total_training_steps = 1, 1
+        self.agreement = Agreement(None, corrected=False)
 
     def _sleep(self) -> None:
         """The engines only wait."""

@@ -37,6 +37,7 @@ from benchmarks.scale.queue import Queue, queue
 from benchmarks.scale.team import ACTS, composed, tokens_of
 from verl_mas.config.run import Run
 from verl_mas.rollout.counts import SessionCounts
+from verl_mas.rollout.lag import Lag
 from verl_mas.rollout.team_client import TeamClient
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.rollout.verl_client import Model, VerlPolicy
@@ -128,7 +129,7 @@ class Rollout:
         }
         worker.session_config = SessionConfig(agents_of(run.mas), clients, faults=run.mas.faults)
         worker.slots, worker.writer = asyncio.Semaphore(sessions), data_plane.Writer()
-        worker.counts = {False: SessionCounts(), True: SessionCounts()}
+        worker.counts, worker.lag = {False: SessionCounts(), True: SessionCounts()}, Lag()
         worker.trajectories = TrajectoryWriter(run.mas.trajectories, folder, "1")
         worker.logged, worker.broken, worker.served = set(), None, dict.fromkeys(clients, client)
         collect_between_steps()
