@@ -1,7 +1,5 @@
 """Shared fixtures: a tiny task, the command that a user types, an HTTP endpoint, composed configurations."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import io

@@ -1,7 +1,5 @@
 """Environment variables that the package reads are declared in `environment.yaml`, settings by verl or by us."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

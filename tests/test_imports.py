@@ -1,7 +1,5 @@
 """Every module can be the first one that is imported: verl's imports call our hooks, which import modules of ours."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The install commands of the pages name what exists. The nightly job resolves them; these tests need no network."""
 
-from __future__ import annotations
-
 import re
 import sys
 from importlib.metadata import distributions

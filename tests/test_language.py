@@ -1,7 +1,5 @@
 """Plain technical English in everything that a reader meets: pages, errors, help texts, docstrings, comments."""
 
-from __future__ import annotations
-
 import ast
 import io
 import re

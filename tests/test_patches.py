@@ -1,8 +1,6 @@
 """The pull requests of patches/upstream: where they apply, and what they make unnecessary. `scripts/upstream.py` runs
 their own tests in a checkout of verl."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import re

@@ -1,7 +1,5 @@
 """`from verl_mas import ...`: the list, its page, and what its imports cost."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import pkgutil

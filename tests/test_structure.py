@@ -1,8 +1,6 @@
 """Structure of the package: short functions and files, imports in one direction, few `Any`, no private names of other
 modules."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The package without its toy tasks: a copy from which `verl_mas/gym` and its entry points are deleted."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -5,8 +5,6 @@ hook is raised where verl's module is imported. verl hides an error in *this* mo
 checks `active()`.
 """
 
-from __future__ import annotations
-
 import sys
 
 from wrapt import register_post_import_hook

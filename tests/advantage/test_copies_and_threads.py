@@ -3,8 +3,6 @@
 They were written from the papers and the documentation, without reading the code that is tested.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from statistics import fmean, pvariance

@@ -1,7 +1,5 @@
 """Published estimators that are settings of ours, compared with plain Python written from the paper or its code."""
 
-from __future__ import annotations
-
 import random
 import statistics
 from dataclasses import replace

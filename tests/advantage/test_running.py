@@ -1,7 +1,5 @@
 """Running scores: metrics and errors. `test_second_implementation.py` checks the values of advantages."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

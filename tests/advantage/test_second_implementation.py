@@ -5,8 +5,6 @@ It was written from the papers and the options' descriptions: in float64, row by
 what a role scored in earlier steps is more rows. Where the two disagree, the paper decides.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

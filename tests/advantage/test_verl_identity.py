@@ -1,7 +1,5 @@
 """Advantages of one agent with one act per session equal those of verl's estimators. Each exception has a test."""
 
-from __future__ import annotations
-
 import logging
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Values that must be exactly zero, and choices that `test_second_implementation.py` cannot see."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Settings of adapters that are accepted, and those that are refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

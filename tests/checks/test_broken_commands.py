@@ -1,8 +1,6 @@
 """A sound command that is broken in one place is legal or refused with a clear message. It never ends in a
 traceback, and always ends. hypothesis minimises a counterexample, which is then kept as a test of the check."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Whether a run fits on machines that are not here."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The checks as a user sees them: verl's own entry point ends before Ray starts."""
 
-from __future__ import annotations
-
 import pytest
 
 TEAM = """

@@ -1,7 +1,5 @@
 """Images in rows and in prompts are checked before Ray starts."""
 
-from __future__ import annotations
-
 import shutil
 from io import BytesIO
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import sys
 from importlib.machinery import ModuleSpec
 from types import SimpleNamespace

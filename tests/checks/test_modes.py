@@ -1,7 +1,5 @@
 """Settings that an asynchronous mode accepts; `rules/test_rules.py` has those that it refuses."""
 
-from __future__ import annotations
-
 import pytest
 
 from verl_mas.checks.examined import ExaminedRun

@@ -1,7 +1,5 @@
 """The one session that is played, and what scores its answers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 

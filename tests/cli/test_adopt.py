@@ -1,7 +1,5 @@
 """`verl-mas adopt` makes a team of a program: it plays the program, and learns its agents from its requests."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Parts that the commands share: the form of their errors, --out and --force, --json."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

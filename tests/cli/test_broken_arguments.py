@@ -1,8 +1,6 @@
 """A command with arguments sampled by type, some of them wrong, works or fails with a clear message. It never ends
 in a traceback, and always ends."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

@@ -1,7 +1,5 @@
 """`verl-mas completion`: the scripts offer the arguments that the parsers take."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 

@@ -1,7 +1,5 @@
 """`serve` ends with one error if it cannot serve, before the server starts or after."""
 
-from __future__ import annotations
-
 import json
 import socket
 

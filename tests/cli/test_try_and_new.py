@@ -1,7 +1,5 @@
 """`verl-mas new` writes a team that `verl-mas try`, its own test and `verl-mas check` accept, and that trains."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

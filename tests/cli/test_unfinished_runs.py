@@ -1,7 +1,5 @@
 """Commands on runs that go on, that failed in their first step, that have one step, or that an older version wrote."""
 
-from __future__ import annotations
-
 import pytest
 from commands import output_of
 from view_runs import session, write_metrics, write_run

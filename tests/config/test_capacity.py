@@ -1,7 +1,5 @@
 """The number of concurrent sessions if `mas.max_sessions` is null."""
 
-from __future__ import annotations
-
 import pytest
 from omegaconf import OmegaConf
 

@@ -1,7 +1,5 @@
 """Descriptions of settings, made from the dataclasses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from verl_mas.advantage.options import AdvantageOptions

@@ -1,7 +1,5 @@
 """The group files of teams: those that are made from workflows, and the values in the others."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import pytest

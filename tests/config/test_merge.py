@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from omegaconf import OmegaConf
 
 from verl_mas.config import load

@@ -1,7 +1,5 @@
 """`+mas/mode=<mode>` switches the mode of any recipe."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Classes of the `mas:` block refuse values that contradict each other."""
 
-from __future__ import annotations
-
 import pytest
 
 from verl_mas.config import load

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from verl_mas.config.verl_settings import SettingsSection, verl_settings

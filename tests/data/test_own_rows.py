@@ -1,7 +1,5 @@
 """`verl-mas data rows`: a user's file in verl's format, or one error with its row."""
 
-from __future__ import annotations
-
 import json
 
 import pyarrow as pa

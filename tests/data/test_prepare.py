@@ -1,7 +1,5 @@
 """Data preparation, offline: the hub is a dict of rows."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Sets whose repositories have a loading script are read from their files; the hub is a folder."""
 
-from __future__ import annotations
-
 import json
 
 import code_rows as rows

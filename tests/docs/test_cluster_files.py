@@ -1,7 +1,5 @@
 """The files of scripts/clusters: they install as the quickstart says, and their commands fit the nodes they ask for."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 

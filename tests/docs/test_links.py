@@ -1,7 +1,5 @@
 """Every link of a page resolves, and every file and command that a page names exists."""
 
-from __future__ import annotations
-
 import importlib.util
 import pkgutil
 import re

@@ -1,7 +1,5 @@
 """The site: its navigation has every page, its links go where GitHub's go, and nothing is loaded from the network."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

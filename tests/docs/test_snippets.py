@@ -1,7 +1,5 @@
 """Every Python block of a page runs on its own, and verl-mas and verl accept every command."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

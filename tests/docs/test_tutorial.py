@@ -1,7 +1,5 @@
 """The tutorial, walked from an empty folder: its files are written and its commands run, in the order of the page."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

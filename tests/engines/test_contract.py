@@ -1,8 +1,6 @@
 """Every name of vLLM and SGLang that we use is in the contract, and the wheels of its versions have these names
 (nightly)."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import replace

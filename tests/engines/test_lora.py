@@ -1,7 +1,5 @@
 """Rows of different adapters in one batch of the embedded engine, against PEFT's model of each adapter alone."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict

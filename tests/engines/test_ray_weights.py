@@ -1,7 +1,5 @@
 """Weights through Ray's object store: the calls of verl's manager of checkpoint engines, in one process."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from engine_sources import forget
 from omegaconf import OmegaConf

@@ -1,7 +1,5 @@
 """The choice that `mas.pools.<pool>.serving=auto` makes."""
 
-from __future__ import annotations
-
 import pytest
 from omegaconf import OmegaConf
 

@@ -3,8 +3,6 @@
 With SGLang's own scheduler: test_sglang_cpu.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

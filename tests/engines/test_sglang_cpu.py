@@ -1,8 +1,6 @@
 """verl's SGLang server with SGLang's own scheduler, in the environment of `make sglang-cpu`: requests without a caller,
 sleep, stop strings. On a fake of the server: test_sglang. In runs: tests/trainer/test_sglang."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator

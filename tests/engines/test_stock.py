@@ -1,7 +1,5 @@
 """The two ends of SGLang and vLLM in verl, as fakes: neither engine need be installed."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from dataclasses import asdict

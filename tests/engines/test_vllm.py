@@ -4,8 +4,6 @@ adapters.
 On a real server: test_vllm_cpu.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from argparse import Namespace

@@ -1,7 +1,5 @@
 """verl's vLLM engine on the CPU. The real runs need the environment of `make vllm-cpu` and are skipped elsewhere."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

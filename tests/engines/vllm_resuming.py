@@ -2,8 +2,6 @@
 far each part's log-probs are from those of the weights that sampled it. There is no Ray: the server lives in this
 process."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

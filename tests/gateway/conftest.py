@@ -1,7 +1,5 @@
 """Trains programs of other frameworks with a tiny model."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """Regressions of real clients, which once got a wrong prompt, lost a call or raised an error. Needs the environments of
 `make frameworks`."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """Python programs that are forked from a process that has imported their packages."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import textwrap

@@ -1,7 +1,5 @@
 """Parsing and formatting of each protocol."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

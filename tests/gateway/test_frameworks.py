@@ -1,8 +1,6 @@
 """The acts of the programs of other frameworks become the rows in their README. Needs the environments of
 `make frameworks`."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

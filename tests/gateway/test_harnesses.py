@@ -1,7 +1,5 @@
 """Coding harnesses from npm as agents, with the commands of the page. Needs `make frameworks`."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,8 +1,6 @@
 """Programs change their histories in any way and in any protocol. Every sampled token must still be trained once, after
 the tokens after which it was sampled. A second implementation of the rules must find the same rows."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

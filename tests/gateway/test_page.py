@@ -1,7 +1,5 @@
 """The page about programs quotes the programs of `tests/gateway/programs`."""
 
-from __future__ import annotations
-
 import re
 
 from framework_programs import HERE, ROOT

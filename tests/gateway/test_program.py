@@ -1,7 +1,5 @@
 """Programs as workflows: their processes, their outcomes, and their ends."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

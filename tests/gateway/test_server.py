@@ -1,7 +1,5 @@
 """The endpoint, with requests as clients send them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,7 +1,5 @@
 """Requests as acts: their rows, repeated requests, clients that disconnect, and faults."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import count
 

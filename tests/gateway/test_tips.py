@@ -1,7 +1,5 @@
 """Which act a request continues, and why. `test_histories` compares the tree of acts with a search through all acts."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import pytest

@@ -1,7 +1,5 @@
 """Training of a program, as of a native team."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Chains of additions: the data set, and demonstrations on it."""
 
-from __future__ import annotations
-
 from itertools import accumulate, islice, pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """Every generated data set: its rows and lessons are those of its seed, and no test row is trained on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import islice
 

@@ -1,7 +1,5 @@
 """Every team on toy tasks: no reply breaks it."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """Secret words: the tasks, the control, and the team."""
 
-from __future__ import annotations
-
 import pytest
 from played import played, task_of
 

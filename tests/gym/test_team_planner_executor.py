@@ -1,7 +1,5 @@
 """Teams on puzzles: their prompts, the scores of candidates, and which candidate is executed."""
 
-from __future__ import annotations
-
 import pytest
 from in_process_programs import NAME
 from played import played, task_of

@@ -1,7 +1,5 @@
 """The warm-up of a tiny model."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Memory of a GPU with several policies at each moment."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

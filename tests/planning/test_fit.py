@@ -1,7 +1,5 @@
 """Whether a pool fits, and that the recommended settings make it fit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """`--gpus` names machines."""
 
-from __future__ import annotations
-
 import pytest
 
 from verl_mas.errors import ConfigError

@@ -1,7 +1,5 @@
 """A policy is read from its configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The size of a model is that of the model that transformers makes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText

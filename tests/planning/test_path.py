@@ -1,7 +1,5 @@
 """Which attention and which log-probs a run trains with, here and on other machines."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import sys

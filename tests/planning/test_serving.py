@@ -1,7 +1,5 @@
 """Memory of an engine: the two meanings of its fraction, and the memory that stays when it sleeps."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

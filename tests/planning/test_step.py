@@ -1,7 +1,5 @@
 """Rows of a step, and the seconds that it takes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Memory of a training process, computed by hand for a model of round numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

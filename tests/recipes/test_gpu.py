@@ -1,7 +1,5 @@
 """What every recipe for GPUs has in common, of every file that is one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A few real steps of laptop variants, by the commands of their pages."""
 
-from __future__ import annotations
-
 import pytest
 
 from verl_mas import read_sessions

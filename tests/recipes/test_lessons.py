@@ -1,7 +1,5 @@
 """The lessons of the laptops' tiny models fit the token limits of their recipes, and need most of them."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import islice
 

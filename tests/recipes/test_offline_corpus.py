@@ -1,7 +1,5 @@
 """The data set fanoutqa, from files in the format of its packages with other texts."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tables of the recipes' pages say what `verl-mas plan` says."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

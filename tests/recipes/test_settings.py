@@ -1,7 +1,5 @@
 """Each recipe passes the checks of verl and the plugin, and has the settings that settings.toml says."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path

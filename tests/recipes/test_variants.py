@@ -1,7 +1,5 @@
 """What the variants of a recipe have in common, and in what they differ: who is trained, on which policies."""
 
-from __future__ import annotations
-
 import pytest
 from recipe_configs import accepted, composed
 

@@ -1,7 +1,5 @@
 """The number of concurrent sessions is limited. Sessions start in order, and their clocks start with them."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Any exception of foreign code ends its session or becomes the result of its tool. The worker keeps running."""
 
-from __future__ import annotations
-
 import asyncio
 from threading import Thread
 

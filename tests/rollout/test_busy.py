@@ -1,7 +1,5 @@
 """Engines are busy while they have a request."""
 
-from __future__ import annotations
-
 import pytest
 
 from verl_mas.rollout import busy as module

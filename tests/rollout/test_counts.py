@@ -1,7 +1,5 @@
 """Counts of sessions add up to the same numbers, whichever worker ran the sessions."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from types import SimpleNamespace
 

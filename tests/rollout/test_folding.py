@@ -1,7 +1,5 @@
 """Folded contexts of a policy that verl serves: which tokens are trained, and in which context."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from itertools import groupby

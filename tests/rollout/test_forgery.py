@@ -1,7 +1,5 @@
 """Judged by the rendered prompt, no text, name or key of a request becomes a special token."""
 
-from __future__ import annotations
-
 import random
 import sys
 from pathlib import Path

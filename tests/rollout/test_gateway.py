@@ -1,7 +1,5 @@
 """Programs over verl's own tokens: a chat template, its builders, and an engine that sees every prompt."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

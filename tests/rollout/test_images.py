@@ -1,7 +1,5 @@
 """Images in messages: loaded, sent to an engine that sees, and stored as the trainer reads them."""
 
-from __future__ import annotations
-
 import base64
 import io
 import time

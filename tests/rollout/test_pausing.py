@@ -1,7 +1,5 @@
 """Workers and their manager while engines change weights, and at the end of a run."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Replies whose engine was aborted: the client joins their parts, from the embedded engine and from scripts."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The rows of a session, field by field."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The client of all kinds of servers: how a request gets a server, names its adapter, waits, and is cancelled."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Tools of a policy that verl serves. Rows equal those of verl's own tool loop for the same generations."""
 
-from __future__ import annotations
-
 import copy
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Session records: the choice of the sessions, the limit of their space, and that no written session is lost."""
 
-from __future__ import annotations
-
 import base64
 from io import BytesIO
 

@@ -1,7 +1,5 @@
 """A policy that verl serves: sampling, conversations, truncation, tools, faults."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Sessions of a task in a worker: rows, the group's status, faults, counts, trajectories."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import subprocess

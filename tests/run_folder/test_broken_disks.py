@@ -1,7 +1,5 @@
 """A write that meets a full disk or a wrong clock is an error, or can be read in its order; no other file is left."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path

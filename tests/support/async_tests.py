@@ -1,7 +1,5 @@
 """Tests that are coroutines: a conftest imports the hook for the tests of its folder."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 

@@ -1,8 +1,6 @@
 """Parts that fuzzers share: paths of another kind, hostile texts, machines with a wrong clock or a full disk, and how
 they run."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -1,7 +1,5 @@
 """Write a history, which is independent of protocols, as clients of each protocol do, in varying spellings."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 Blank lines, comments and docstrings do not count. Tables and scripts do, so that no rule hides in a YAML file.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import subprocess

@@ -1,7 +1,5 @@
 """Rows in the formats of the public sets of programming tasks."""
 
-from __future__ import annotations
-
 import base64
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Run commands in this process."""
 
-from __future__ import annotations
-
 import pytest
 
 from verl_mas import cli

@@ -1,8 +1,6 @@
 """Arguments with data files for checks of a configuration. They have as many rows as a step of verl's defaults
 takes."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import shutil

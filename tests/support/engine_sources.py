@@ -1,7 +1,5 @@
 """Sources of engines that a test puts in place of installed ones."""
 
-from __future__ import annotations
-
 from verl_contract import sources
 
 from verl_mas.engines.sampling import installed_names

@@ -1,7 +1,5 @@
 """Exceptions that code of users and libraries raises, and a team that raises each of them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import NoReturn

@@ -1,7 +1,5 @@
 """Every setting of verl and of a team, with values that it refuses and values that it takes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import is_dataclass

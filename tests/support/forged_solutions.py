@@ -1,8 +1,6 @@
 """Programs that try to pass tests without solving them: those of tests/environment/execution, and families of programs
 that differ in a line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hostile_programs.case import read

@@ -5,8 +5,6 @@
 runs them in the environments of `make frameworks`, and prints the table of the README beside them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

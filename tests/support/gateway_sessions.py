@@ -1,7 +1,5 @@
 """A session that programs reach, over a scripted LLM."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass

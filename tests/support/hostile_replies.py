@@ -3,8 +3,6 @@
 Each family makes a reply that is wrong by construction, so no second grader decides.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

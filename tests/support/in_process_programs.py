@@ -3,8 +3,6 @@
 `while True` stands for a program that never ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import sys

@@ -3,8 +3,6 @@
 It uses the standard library alone, as the package mcp takes a second to import.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

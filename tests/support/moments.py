@@ -1,7 +1,5 @@
 """Writes to the file $MOMENTS when a run begins a rollout, an update or a save. verl loads it in every process."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -2,8 +2,6 @@
 whose packages do not fit in that of the tests: `python openenv_server.py PORT ENVIRONMENTS`; `... URL`, with the seed
 and the actions of each episode as JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

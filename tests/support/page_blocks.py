@@ -1,7 +1,5 @@
 """The blocks of code in a page, and the commands in them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass

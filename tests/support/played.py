@@ -1,7 +1,5 @@
 """Sessions with scripted replies on rows of data sets."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The configurations of recipes: each is composed once for all tests that read it."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterable
 from functools import cache

@@ -3,8 +3,6 @@
 The gateway's own matching is compared with it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A resuming client of an engine in this process."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace

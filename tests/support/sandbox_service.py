@@ -1,7 +1,5 @@
 """A service like SandboxFusion for tests: it runs programs as subprocesses, or answers what a test wants."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Make checkpoints as a run saves them, but without a run: files of verl's training workers, and PEFT folders."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

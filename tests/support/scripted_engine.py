@@ -1,7 +1,5 @@
 """A policy over verl's own client class, whose server is a script."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Sessions of the shipped teams, whose agents reply what a test says."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from in_process_programs import NAME

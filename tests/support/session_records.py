@@ -1,7 +1,5 @@
 """Session records of scripted sessions, in a folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,8 +1,6 @@
 """A program that asks its agent once and runs each argument in a shell. It writes what those that begin with `outcome`
 print."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

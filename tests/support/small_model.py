@@ -1,7 +1,5 @@
 """A policy with a model of round numbers, for tests of formulas."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from verl_mas.planning.load import Policy

@@ -1,7 +1,5 @@
 """Environments of PettingZoo that tests name as `pettingzoo/toy_zoo:<class>`."""
 
-from __future__ import annotations
-
 import random
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """A team of two agents that knows an address, a key and the names of its models, and no package."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

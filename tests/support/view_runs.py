@@ -1,7 +1,5 @@
 """Small runs with made-up sessions, for the tests of the viewer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from copy import deepcopy

@@ -3,8 +3,6 @@
 It imports as little as possible: it runs once per process of a run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

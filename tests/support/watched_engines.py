@@ -3,8 +3,6 @@
 Loaded by verl in every process, through VERL_USE_EXTERNAL_MODULES.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

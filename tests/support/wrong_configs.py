@@ -1,7 +1,5 @@
 """Run `verl-mas check` on a sound command line that is followed by the arguments of a case."""
 
-from __future__ import annotations
-
 import functools
 import os
 import pickle

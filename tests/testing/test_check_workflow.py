@@ -1,7 +1,5 @@
 """check_workflow: good workflows pass, each defect is found."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import time

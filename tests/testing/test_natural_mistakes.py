@@ -1,8 +1,6 @@
 """Natural mistakes in a team's code and in arguments of `verl-mas try`: each gets one message, and none is accepted
 silently. Wrong settings of a command are in `tests/checks`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from textwrap import indent

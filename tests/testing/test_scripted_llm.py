@@ -1,7 +1,5 @@
 """The scripted LLM replies by its rules."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """An entry of each kind is one file: of an installed package, or of mas.plugins. An engine brings its facts with it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Kills the trainer's process after the first policy of a step is saved. Loaded by verl in every process."""
 
-from __future__ import annotations
-
 import os
 from types import ModuleType
 from typing import Any

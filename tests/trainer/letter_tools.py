@@ -1,7 +1,5 @@
 """A tool that agents name, in a file for `function_tool_path`."""
 
-from __future__ import annotations
-
 from verl.tools.function_tool import function_tool
 
 

@@ -1,7 +1,5 @@
 """Teams for tests, which only pass letters on. Agent-loop workers load this file by its path, too."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 

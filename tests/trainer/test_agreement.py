@@ -1,7 +1,5 @@
 """The end of a run whose engine and trainer disagree about log-probs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A run that joins a cluster of two nodes without any setting for it."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Two policies with their critics: trained, and resumed."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

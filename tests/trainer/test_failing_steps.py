@@ -1,7 +1,5 @@
 """Errors that end a step of the trainer, outside Ray: failed sessions, updates that are not finite."""
 
-from __future__ import annotations
-
 from itertools import chain, repeat
 from types import SimpleNamespace
 from unittest.mock import Mock, call

@@ -1,7 +1,5 @@
 """Selection of tasks: whole tasks are kept or replaced until a batch is full."""
 
-from __future__ import annotations
-
 from statistics import fmean
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Teams on one GPU, with each engine that is installed there; without a GPU, the checks of the same commands."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A team of one is plain verl."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from functools import cache

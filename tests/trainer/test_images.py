@@ -1,7 +1,5 @@
 """Teams in which one agent sees pictures, on `+platform=cpu`."""
 
-from __future__ import annotations
-
 import io
 
 import pandas

@@ -1,7 +1,5 @@
 """verl's loggers, with the real packages: each gets every metric of a run, and how the run ended."""
 
-from __future__ import annotations
-
 import json
 import math
 import sqlite3

@@ -1,8 +1,6 @@
 """Weights of rows in the loss: gradients of verl's worker equal those of plain torch over all rows at once, however
 rows are split into optimiser steps, ranks and micro batches."""
 
-from __future__ import annotations
-
 from functools import partial
 from types import SimpleNamespace
 from unittest.mock import patch

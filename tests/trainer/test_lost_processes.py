@@ -1,7 +1,5 @@
 """Lost processes that a run would not notice by itself. `kill_matrix` kills each kind of process at each moment."""
 
-from __future__ import annotations
-
 import random
 import sys
 from pathlib import Path

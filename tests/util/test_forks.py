@@ -1,7 +1,5 @@
 """The caller's side of a fork server."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

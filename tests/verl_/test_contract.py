@@ -1,7 +1,5 @@
 """The installed verl fits `scripts/verl_contract`, and the contract lists everything that we use."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

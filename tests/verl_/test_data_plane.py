@@ -1,7 +1,5 @@
 """The calls of TransferQueue that each function makes."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The key and tags of a row, and that no other module spells their names."""
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from dataclasses import fields

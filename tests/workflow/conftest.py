@@ -1,7 +1,5 @@
 """Runs a session of any workflow with a scripted LLM."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping

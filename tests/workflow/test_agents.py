@@ -1,7 +1,5 @@
 """The agents of a team, their settings, and agents that exchange their policies."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Workflows are found by name or file, and made with their arguments."""
 
-from __future__ import annotations
-
 import pytest
 
 from verl_mas.config.schema import WorkflowSpec

@@ -1,7 +1,5 @@
 """Time limits, whose clocks stop while an act waits for its turn."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

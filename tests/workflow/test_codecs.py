@@ -1,7 +1,5 @@
 """Codecs raise nothing, read no malformed text as a value, and parse every text that they render."""
 
-from __future__ import annotations
-
 import random
 import re
 import string

@@ -1,7 +1,5 @@
 """Continued candidates: their scores, their independence of the session, and states that cannot be restored."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import threading

@@ -1,7 +1,5 @@
 """Text is never a turn: no content becomes a special token of a prompt."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

@@ -1,7 +1,5 @@
 """Content of a session record."""
 
-from __future__ import annotations
-
 import pytest
 
 import verl_mas

@@ -1,7 +1,5 @@
 """Workflows without verl, against a real HTTP server that speaks OpenAI's protocol, and tracebacks of their faults."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 

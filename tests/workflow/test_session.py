@@ -1,7 +1,5 @@
 """Sessions: their records, limits and failures."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

@@ -1,7 +1,5 @@
 """`team.yaml` files, made from composed configurations."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

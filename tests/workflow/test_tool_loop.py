@@ -1,7 +1,5 @@
 """Acts with tools, also in branches and conversations: messages for the model, records, and limits."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """Transcripts show a session, and escape hostile text."""
 
-from __future__ import annotations
-
 import pytest
 
 import verl_mas

@@ -1,7 +1,5 @@
 """Fixtures of the tests of search teams."""
 
-from __future__ import annotations
-
 import pytest
 
 

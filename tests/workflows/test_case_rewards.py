@@ -1,7 +1,5 @@
 """The rewards of tests, on programs that run in this process."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The coder and the tester, with programs that run in this process."""
 
-from __future__ import annotations
-
 import pytest
 from scripted_sessions import IN_PROCESS, acts_of, prompts_of
 from scripted_sessions import play as play_workflow

@@ -1,7 +1,5 @@
 """A pioneer and an observer."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("math_verify")

@@ -1,7 +1,5 @@
 """Debaters that read each other, and the vote."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("math_verify")

@@ -1,7 +1,5 @@
 """Reasoners, tool users and a judge."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("math_verify")

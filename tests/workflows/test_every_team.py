@@ -1,7 +1,5 @@
 """Every shipped team: no reply breaks it, and each of its arguments is checked."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import partial

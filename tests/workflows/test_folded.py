@@ -1,7 +1,5 @@
 """Branches of a conversation: summaries that the main thread reads, penalties, and refused calls."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

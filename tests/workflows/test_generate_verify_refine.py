@@ -1,7 +1,5 @@
 """The tree of candidates, and the value of each act."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 

@@ -1,7 +1,5 @@
 """Peers that reward each other: formulas against direct counts, and a ground truth that training does not read."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """A team with a rater, which rates the acts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

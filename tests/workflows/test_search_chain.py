@@ -1,7 +1,5 @@
 """The chain of rewriter, reranker and answerer, and its forks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The coder alone, with programs that run in this process."""
 
-from __future__ import annotations
-
 import pytest
 from scripted_sessions import IN_PROCESS, prompts_of, python
 from scripted_sessions import play as play_workflow

@@ -1,7 +1,5 @@
 """The tool user alone."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("math_verify")

@@ -1,7 +1,5 @@
 """Single acts, and proposals with reviews between them, scored by verl or by a grader."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("math_verify")

@@ -1,7 +1,5 @@
 """Registers our estimators with verl, for verl's stock trainer, whose rows have neither agents nor turns."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 from collections.abc import Callable, Mapping

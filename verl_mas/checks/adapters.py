@@ -1,7 +1,5 @@
 """Checks of LoRA adapters that share a base: whether they can be trained and served."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path

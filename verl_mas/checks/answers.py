@@ -1,8 +1,6 @@
 """Checks that a right answer can be rewarded: the run's grader or reward function scores the ground truth of the first
 row, written in the form that the prompt asks for."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import io

@@ -1,7 +1,5 @@
 """Checks of a run's data files by their first rows, read as verl's dataset reads them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Findings about this machine and its installation. Each function yields findings and starts nothing heavy."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

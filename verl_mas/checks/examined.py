@@ -1,7 +1,5 @@
 """A run as the rules read it. Its workflow, agents and policies are created once, and all rules share them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Hydra callbacks that run the checks in the driver, before verl starts Ray."""
 
-from __future__ import annotations
-
 import os
 
 from hydra.experimental.callback import Callback

@@ -1,8 +1,6 @@
 """Checks of images in rows and prompts: whether they can be read, which models read them, and how many tokens they
 take."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 

@@ -1,8 +1,6 @@
 """Checks that this installation, this machine and its cluster have what a run needs: plugin, versions, platform,
 packages, Ray."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """Checks that a model's folder has everything that a run reads."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

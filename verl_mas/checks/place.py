@@ -1,8 +1,6 @@
 """Checks of the files and folders that a run reads and writes, on this machine or on one that cannot be checked from
 here."""
 
-from __future__ import annotations
-
 import os
 import socket
 import tempfile

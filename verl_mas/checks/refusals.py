@@ -1,7 +1,5 @@
 """Reports of checks: a check is a generator of problems, and the errors of all checks are raised as one."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

@@ -1,7 +1,5 @@
 """The problems that the checks found, and a summary of the run. `verl-mas check` shows both, as text or as JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeAlias

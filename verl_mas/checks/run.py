@@ -1,7 +1,5 @@
 """All checks before Ray starts, in one call."""
 
-from __future__ import annotations
-
 import logging
 import traceback
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,8 +1,6 @@
 """Checks that a run can write into its folder, and that the checkpoint from which it would resume is complete and
 belongs to this run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

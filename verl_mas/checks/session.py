@@ -1,7 +1,5 @@
 """Plays one session before a run, on the first row and with replies of maximal length, and reports its problems."""
 
-from __future__ import annotations
-
 import asyncio
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,8 +1,6 @@
 """Finds keys that verl does not know and values that it does not accept, according to verl's YAML, dataclasses,
 registries and checks."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import io

@@ -1,8 +1,6 @@
 """Checks the tools that agents may call by name, after loading them as verl's agent-loop worker does, and checks that
 chat templates show the tools to the model."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ The first line of its docstring is the summary of the subcommand. Only `main` im
 so that help and completion are quick.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

@@ -4,8 +4,6 @@ A command's module has `parser()`, which must be quick, because help, completion
 and `main(argv)`, which imports the modules that are slow to import.
 """
 
-from __future__ import annotations
-
 import argparse
 import socket
 from collections.abc import Callable, Sequence

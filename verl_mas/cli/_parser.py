@@ -1,7 +1,5 @@
 """The parser of the commands: argparse, with our form of errors, and with options that take several NAME=VALUE."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import re

@@ -1,7 +1,5 @@
 """Output of `verl-mas plan`: a table of memory, the policies, the time of a step, and a verdict."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.markup import escape

@@ -1,7 +1,5 @@
 """Output of `verl-mas check` for a run that can start: a tree of its agents, policies, pools and numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from textwrap import shorten
 

@@ -7,8 +7,6 @@
 For zsh the folder has to be in fpath before compinit. A new shell reads the file; after an upgrade, write it again.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

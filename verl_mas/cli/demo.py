@@ -5,8 +5,6 @@ demo resumes from its last checkpoint unless --fresh is given. Data, model and c
 current folder.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib.metadata import EntryPoint
 

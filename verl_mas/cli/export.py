@@ -4,8 +4,6 @@ A trained policy becomes a Hugging Face folder. An adapter becomes a PEFT folder
 folder. docs/use/after-training.md has the details.
 """
 
-from __future__ import annotations
-
 import sys
 
 from verl_mas.cli._arguments import add_json, add_out, add_run, whole

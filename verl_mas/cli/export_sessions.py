@@ -1,7 +1,5 @@
 """Write the sessions of a run for other tools, and print what is left out: docs/use/sessions.md has the formats."""
 
-from __future__ import annotations
-
 import math
 from argparse import Namespace
 from collections import Counter

@@ -3,8 +3,6 @@
 The list includes entries of installed packages. Without KIND, it counts the entries of each kind.
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Callable, Mapping

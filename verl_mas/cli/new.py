@@ -3,8 +3,6 @@
 The files pass `verl-mas check` and their own test, and the team trains. Change them from there.
 """
 
-from __future__ import annotations
-
 import keyword
 import os
 import re

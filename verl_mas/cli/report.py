@@ -4,8 +4,6 @@ With one run: the metrics to watch, the agents, and findings with the steps at w
 difference, with intervals. --html writes them as one page to send, with curves and one task at up to four steps.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from verl_mas.cli._arguments import add_json, add_run, free, one_or_two

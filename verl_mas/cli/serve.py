@@ -4,8 +4,6 @@ The policies are loaded into this process, or are at --endpoint. The server has 
 /health and /metrics. Its model NAME/POLICY is one policy without the team.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import ExitStack

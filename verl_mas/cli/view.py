@@ -7,8 +7,6 @@ The page needs no network and no server. With many sessions, their texts are in 
 both.
 """
 
-from __future__ import annotations
-
 import sys
 
 from verl_mas.cli._arguments import (

@@ -1,8 +1,6 @@
 """LoRA adapters on a shared base: finds the policies that are adapters, and makes the table of their settings. The
 workers and engines of the base read this table."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """Joining an existing Ray cluster, and settings that differ in runs on several nodes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Composes a configuration as verl's entry point does. Errors of Hydra become ConfigErrors with a fix for the user."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import re

@@ -1,7 +1,5 @@
 """Lists the settings of a dataclass, each with its path, type, default and meaning."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import itertools

@@ -1,7 +1,5 @@
 """The `mas.mcp` block: types, meanings and ranges."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from verl_mas.config.values import Checked, Positive

@@ -1,7 +1,5 @@
 """Merges the overrides of a policy into the configuration."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Trainer modes of teams: values of `trainer.v1.trainer_mode`."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Computes the GPUs of each policy, and the number of concurrent sessions, from the configuration alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Sampling settings of an agent or a request: types, meanings and ranges."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, TypeAlias, TypedDict
 
 from verl_mas.config.values import Above, Count, Length, Penalty, Range, Share, Temperature

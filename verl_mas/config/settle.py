@@ -1,8 +1,6 @@
 """Translates settings of a single-agent command that mean something else for a team, and reports each change in one
 line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Loads files and modules of the user. They are loaded in every process that needs the entries they register."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

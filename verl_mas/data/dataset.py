@@ -1,7 +1,5 @@
 """Data sets of `verl-mas data <name>`: training and test files, with a manifest that describes them."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Questions with their ground truth and source, as rows that verl reads."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

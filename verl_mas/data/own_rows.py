@@ -1,8 +1,6 @@
 """Converts rows of a user's own file to verl's format (a prompt from a template, the ground truth, and kept columns),
 and reads rows in this format as verl's dataset does."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

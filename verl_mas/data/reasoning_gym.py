@@ -4,8 +4,6 @@ verl-mas data reasoning_gym maze --out runs/maze
 ... reward.custom_reward_function.path=pkg://verl_mas.data.reasoning_gym
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Mapping

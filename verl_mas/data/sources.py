@@ -1,7 +1,5 @@
 """Public datasets, read from the Hugging Face hub or from files, and their entries in the manifest."""
 
-from __future__ import annotations
-
 import fnmatch
 import hashlib
 import json

@@ -5,8 +5,6 @@ verl-mas data verifiers textarena --options game=Hangman-v0 --out runs/hangman
 ... +reward.custom_reward_function.reward_kwargs.python=/path/bin/python
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

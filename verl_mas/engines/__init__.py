@@ -4,8 +4,6 @@ verl keeps two lists of engines: replicas (the trainer's handles of servers) and
 actor worker wakes servers and sends weights). `verl_mas.plugin` registers the functions here as hooks.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 
 

@@ -5,8 +5,6 @@ nightly test searches the wheels of these versions for the names. The test reads
 them.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 from collections.abc import Mapping, Sequence

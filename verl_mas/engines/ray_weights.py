@@ -6,8 +6,6 @@ bucket, and hands each bucket to the receiving processes next to the engines. ve
 processes (`rollout.checkpoint_engine.custom_backend_module`).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Checks that an engine or endpoint accepts sampling settings. They run on the configuration and on every act."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """Decides whether the engines of a pool are awake together or in phases: `mas.pools.<pool>.serving`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal

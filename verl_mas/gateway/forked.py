@@ -5,8 +5,6 @@ The file itself and the user's modules run only in the fork, because they may cr
 and key. This module needs only the standard library, so that any interpreter can run it.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import contextlib

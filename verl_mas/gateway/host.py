@@ -1,7 +1,5 @@
 """Starts and ends host processes. A host runs the programs of many sessions."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import contextlib

@@ -6,8 +6,6 @@ worker reads the sender's process id from this message, and accepts an outcome o
 only the standard library.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

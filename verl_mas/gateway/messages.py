@@ -1,7 +1,5 @@
 """Compares messages. A program may send a reply back in a spelling that differs from the spelling that it received."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,6 @@
 """The HTTP endpoint of a rollout worker. Each event loop has one server, which runs as long as a session of the loop
 runs a program."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import re

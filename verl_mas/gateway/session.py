@@ -1,8 +1,6 @@
 """The server's side of a session of a program. Each new request is an act of an agent. A repeated request is not a new
 act, and gets the reply of the earlier act."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import json

@@ -1,7 +1,5 @@
 """Chains of additions and subtractions, small enough for a tiny model on a laptop."""
 
-from __future__ import annotations
-
 import argparse
 import random
 import re

@@ -1,7 +1,5 @@
 """Secret words in plain English: a scout knows the word that a judge has to say, and writes a message to the judge."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Sequence

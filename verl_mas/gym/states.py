@@ -1,8 +1,6 @@
 """The base of teams whose session is a sequence of states, where each act leads to the next state; and the codec of
 their short messages."""
 
-from __future__ import annotations
-
 import re
 from abc import abstractmethod
 from collections.abc import Mapping

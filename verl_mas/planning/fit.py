@@ -1,7 +1,5 @@
 """Checks whether the policies of a pool fit, and finds settings that would make them fit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The machines of a run, as given by `--gpus`."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Architectures of models on the Hugging Face hub, for machines without the files of these models."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 Fields = Mapping[str, object]

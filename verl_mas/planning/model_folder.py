@@ -1,8 +1,6 @@
 """Reads a model's folder: config.json, the headers of weight files, and the tokenizer with its chat template, which
 transformers loads. No tensor is read."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The plan of a run: the memory of each policy in each phase, whether it fits, and the time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias

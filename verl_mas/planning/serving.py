@@ -5,8 +5,6 @@ GPU, including context and CUDA graphs. Other engines take that share of the mem
 weights and KV cache; such an engine needs further memory for context and graphs.
 """
 
-from __future__ import annotations
-
 from verl_mas.planning.hardware import GIB
 from verl_mas.planning.load import Policy, Terms
 from verl_mas.planning.model import SERVED, ModelSize

@@ -1,7 +1,5 @@
 """Bytes that the training process of a policy takes on its GPU, in host memory and on disk."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """Spans of time in which requests of a policy were in flight at its servers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias

@@ -4,8 +4,6 @@
 prompt, and compares its number of special tokens with that of a harmless prompt of the same shape.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """A subclass of verl's agent-loop manager for teams. `rollout.agent.agent_loop_manager_class` selects it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence

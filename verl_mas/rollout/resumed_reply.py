@@ -6,8 +6,6 @@ weights sampled which tokens, misses stop strings that begin before an abort and
 seed, repeats its random numbers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Calls of tools in sampled tokens, read by verl's parser (`rollout.multi_turn.format`)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, cast
 

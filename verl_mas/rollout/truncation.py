@@ -1,7 +1,5 @@
 """Shortens prompts that are too long: drops the oldest messages after the opening, or cuts the longest text."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 

@@ -1,8 +1,6 @@
 """Client of a policy that verl serves. It tokenizes prompts, sends them to the engine, and builds rows from the
 replies."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Runs sessions inside verl's agent-loop worker. Importing this module loads verl."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

@@ -13,8 +13,6 @@ config: ...             the resolved configuration of the last start
 Keys and passwords are removed (`run_folder.secrets`).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path

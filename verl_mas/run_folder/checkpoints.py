@@ -6,8 +6,6 @@ written last and lists the files with sizes and hashes. So a folder that a crash
 incomplete or mixed is never used as a checkpoint. The pointer is written after `run.json`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Atomic writes of files and folders, and the error if the disk refuses a write."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

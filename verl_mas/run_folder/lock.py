@@ -1,7 +1,5 @@
 """Lock of a run's folder, because two runs would overwrite each other's checkpoints."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import logging

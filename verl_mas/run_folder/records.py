@@ -5,8 +5,6 @@ each list of messages by pairs of start and stop indices into it. So the candida
 the turns of a conversation share the earlier turns.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields

@@ -5,8 +5,6 @@ addresses, and strings in the form of a known kind of key. If the name of an env
 value is removed from every string.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

@@ -13,8 +13,6 @@ attempts are not joined. Sessions that a checkpoint of an asynchronous mode kept
 trains on them, so it has their advantages but not their records.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress

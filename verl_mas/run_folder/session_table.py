@@ -4,8 +4,6 @@ A reader lists the sessions from their entries alone, without reading the record
 checksum. The file is written under another name first, so a process that is killed leaves a complete file or none.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The console shows the lines that the trainer logs, the lines that workflows and 
 all errors.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

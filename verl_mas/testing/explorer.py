@@ -5,8 +5,6 @@ offered tool that has not been called.
 When all tools have been called, the reply is a text, or a JSON value of the requested schema.
 """
 
-from __future__ import annotations
-
 import json
 from contextvars import ContextVar
 from dataclasses import dataclass, field

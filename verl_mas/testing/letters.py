@@ -4,8 +4,6 @@ are here.
 `python -m verl_mas.testing.letters FOLDER` writes the rows and a tiny model.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Results of the cases of check_workflow, and their output."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import traceback

@@ -6,8 +6,6 @@ from rounding and from sampling parameters such as a penalty. If new weights do 
 distance.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Select the tasks that a step trains on (`mas.filter`). A task is kept or dropped with all of its sessions."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection

@@ -7,8 +7,6 @@ So the summed loss does not depend on how rows are distributed over optimiser st
 `on_policy` is a separate change of verl's loss. With it, no separate pass has to compute old log-probs.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass

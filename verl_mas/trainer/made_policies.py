@@ -1,7 +1,5 @@
 """The policies of a run that have engines of their own, each with its configuration, processes and engines."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from verl_mas.config.adapters import adapter_table

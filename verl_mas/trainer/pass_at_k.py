@@ -1,7 +1,5 @@
 """Unbiased pass@k, with a bootstrap interval over the tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Processes the rows of one training step, from the replay buffer to the optimisers."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Small helpers that several packages need."""
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version

@@ -1,7 +1,5 @@
 """Runs code as `__main__` of this process, and ends the process as the interpreter would. Standard library only."""
 
-from __future__ import annotations
-
 import atexit
 import builtins
 import contextlib

@@ -5,8 +5,6 @@ stores no data of a fork. It passes the input of a fork on as descriptors, so no
 `verl_mas.util.forks` has the code of the process that starts this server.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib

@@ -1,7 +1,5 @@
 """The HTTP server of all commands and gateways. Clients that connect and send nothing cannot block it."""
 
-from __future__ import annotations
-
 import asyncio
 import resource
 import socket

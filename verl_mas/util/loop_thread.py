@@ -1,8 +1,6 @@
 """An event loop in its own thread. Code without a loop, or in another loop, can run coroutines in it. The coroutines
 continue even while no caller waits for them."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Helpers for objects that several event loops use in turn, for code without a loop, and for parallel coroutines."""
 
-from __future__ import annotations
-
 import asyncio
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence

@@ -1,7 +1,5 @@
 """Splits of generated data sets into training and held-out items."""
 
-from __future__ import annotations
-
 import zlib
 
 TRAIN, TEST = "train", "test"

@@ -1,7 +1,5 @@
 """Makes untrusted text safe for encoders and terminals, and formats text for terminals."""
 
-from __future__ import annotations
-
 import ipaddress
 import math
 import re

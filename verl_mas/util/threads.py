@@ -1,7 +1,5 @@
 """Runs work in new threads. Errors reach the caller that waits for the result."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Ray starts workers in the folder in which `ray start` was called. So in an exist
 worker would name a different file than in the user's command.
 """
 
-from __future__ import annotations
-
 import os
 
 # The environment variable with the folder of the command; `verl_mas.config.cluster` sets it for workers.

@@ -1,7 +1,5 @@
 """All traffic with TransferQueue. To use another data plane, replace this module."""
 
-from __future__ import annotations
-
 import asyncio
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence

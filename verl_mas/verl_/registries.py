@@ -1,7 +1,5 @@
 """Functions that list or add entries of verl's registries, where verl itself has no function for this."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from types import ModuleType
 

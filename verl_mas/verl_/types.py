@@ -1,7 +1,5 @@
 """Types of objects that verl-mas gets from verl and Ray. They declare only the members that verl-mas uses."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict
 

@@ -1,8 +1,6 @@
 """Time limits of acts, sessions and tool calls. The clock of an act stops while its tools run, and all clocks stop
 while an engine accepts no requests."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import time

@@ -1,7 +1,5 @@
 """Text formats, each with a prompt fragment, a renderer and a parser."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

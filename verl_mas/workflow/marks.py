@@ -1,8 +1,6 @@
 """Turns special tokens in message contents into ordinary text. A chat template renders all contents into one text, so
 a special token that is spelled out in a content would be tokenized as a real mark of a turn."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Computes the rows of a session and their rewards."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ The file has no keys or passwords. Keys of endpoints and the `env` of MCP server
 variables, and URLs are stored without user and query.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace

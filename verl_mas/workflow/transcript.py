@@ -3,8 +3,6 @@
 Model-written text is hostile, so control characters, and marks that reorder text, are escaped, for example to `\\x1b`.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping

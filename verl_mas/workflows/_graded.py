@@ -1,7 +1,5 @@
 """Base classes of teams whose answers a grader scores during the session, and functions that group equal answers."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, TypeVar

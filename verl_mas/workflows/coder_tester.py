@@ -1,7 +1,5 @@
 """A coder writes a program and a tester writes a test, until they agree (the code team of AT-GRPO)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A pioneer answers. An observer reads this answer and answers too. Both get the sum of their grades (CORY)."""
 
-from __future__ import annotations
-
 import asyncio
 
 from verl_mas.workflow import Message, Outcome, Reply, Task, Team, register_workflow

@@ -1,7 +1,5 @@
 """Equal debaters answer, read each other's answers, and answer again; the majority's answer is the team's answer."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Reasoners and tool users in parallel, then a judge that reads all proposals (the ensemble of AT-GRPO)."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Generate, verify, refine: a tree of candidates in which the value of an act is the mean of its leaves (MALT)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A leader divides a task and spawns a worker for each part. It reads the reports, and delegates again or answers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Peers answer a task separately and reward each other, by agreement or by reviews, without a ground truth."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from statistics import fmean

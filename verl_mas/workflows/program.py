@@ -1,7 +1,5 @@
 """A program of another framework, or in another language, whose models are the agents."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

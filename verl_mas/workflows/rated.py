@@ -1,7 +1,5 @@
 """Adds process rewards to another team: an LLM as a judge rates the team's acts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import ClassVar

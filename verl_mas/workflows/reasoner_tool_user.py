@@ -1,7 +1,5 @@
 """A reasoner and a tool user that writes Python solve the problem until they agree (the math team of AT-GRPO)."""
 
-from __future__ import annotations
-
 from verl_mas.config.values import Count
 from verl_mas.environment.coding.solutions import Solution, chosen, compute, computed, equal, reason, reasoned
 from verl_mas.environment.grading.math import ground_truth

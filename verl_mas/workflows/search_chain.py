@@ -1,7 +1,5 @@
 """A rewriter writes queries, a reranker selects passages, an answerer answers: the team of MHGPO."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A verifier decides whether the evidence is enough, and sends the question to a searcher or to an answerer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

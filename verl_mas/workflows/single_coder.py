@@ -1,7 +1,5 @@
 """One coder, who reads the output of its program for the examples: the control for `coder_tester`."""
 
-from __future__ import annotations
-
 from verl_mas.environment.coding.attempts import ProgramAttempt, Runner
 from verl_mas.environment.coding.cases import WrittenCase
 from verl_mas.environment.coding.prompts import Feedback

@@ -1,7 +1,5 @@
 """A single agent solves math problems with Python: the control for the team `reasoner_tool_user`."""
 
-from __future__ import annotations
-
 from dataclasses import field
 
 from verl_mas.config.values import Count

@@ -1,7 +1,5 @@
 """Propose, review, propose again; the last proposal is the answer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from verl_mas.config.values import Count, NotNegative

@@ -1,7 +1,5 @@
 """An environment of the library verifiers: its seats are agents, and it scores their acts."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

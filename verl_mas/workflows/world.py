@@ -1,8 +1,6 @@
 """A world of another library as a team: each player is an agent, or one player learns and the others play against
 it."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Settings that are refused with `algorithm.adv_estimator=gae`: for each, all rules together give one error."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import AutoConfig

@@ -1,7 +1,5 @@
 """Each rule has a witness, finds one case, and leaves another one alone."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

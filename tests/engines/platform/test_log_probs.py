@@ -1,7 +1,5 @@
 """Log-probs in blocks equal those of verl's loop over tokens, which the plugin replaces."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

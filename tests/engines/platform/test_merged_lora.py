@@ -1,7 +1,5 @@
 """Merged weights of a LoRA policy, as they are sent to its engine."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 

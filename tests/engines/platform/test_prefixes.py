@@ -1,7 +1,5 @@
 """The tree of a micro batch's prefixes: its content, and that a model computes the same with the tree as by rows."""
 
-from __future__ import annotations
-
 from itertools import chain
 
 import pytest

@@ -1,7 +1,5 @@
 """Parsing of tests that an agent wrote. Any text is read as data."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """No program passes a test that it does not solve, in any executor."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The shipped sandbox runs the programs of tests/support/hostile_programs."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The ground truth of a code task: written, read, and refused with the reason."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The client of a sandbox service. A failure of the program is a result; a failure of the service is raised."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """Comparison of outputs and values, parsing of asserts, and verdicts from the answers of an executor."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Programs as plain subprocesses: their limits, the warning, and the end of their processes."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from verl_mas.environment.grading.math import _WARM_UP, parse_in_two_stages

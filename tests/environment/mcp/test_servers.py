@@ -1,7 +1,5 @@
 """MCP servers start, answer, fail and end. They leave no process, however the process that uses them ends."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

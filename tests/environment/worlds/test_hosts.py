@@ -1,7 +1,5 @@
 """Where worlds run: they are kept warm, and one that hangs, dies or raises is a fault of its session alone."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A world trains a team: two players on two policies, whose candidates continue in copies."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest

@@ -1,7 +1,5 @@
 """The workflow `world` in a toy world: who acts, what each act is rewarded with, copies, opponents."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,8 +1,6 @@
 """Every client of a broken server or network gets an error that names the address, or its answer. It never raises an
 exception of a library, and never hangs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """A key is sent to its endpoint, and appears nowhere else."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Calls of tools over OpenAI's protocol: what is sent, and what endpoints and tools can do wrong."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import io

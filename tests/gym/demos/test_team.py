@@ -1,7 +1,5 @@
 """The demos of teams, with a training that only writes its metrics; and one whole demo with real steps."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

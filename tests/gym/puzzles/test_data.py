@@ -1,7 +1,5 @@
 """Boards as a data set, and demonstrations on them."""
 
-from __future__ import annotations
-
 import random
 from itertools import islice
 

@@ -1,7 +1,5 @@
 """Plan-Path, also with moves that slip."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Teams on puzzles that continue their candidates, to score them or as forks."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

@@ -1,7 +1,5 @@
 """Properties of every puzzle."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

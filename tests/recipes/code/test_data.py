@@ -1,7 +1,5 @@
 """`verl-mas data code`: golden programs really run, and everything that is dropped is counted."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Rows in the public formats, and rows of one's own, as drafts; nothing in them is evaluated."""
 
-from __future__ import annotations
-
 import os
 import zlib
 from base64 import b64encode

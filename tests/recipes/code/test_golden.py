@@ -1,7 +1,5 @@
 """Which tests of a task are hidden, and which are public examples."""
 
-from __future__ import annotations
-
 import code_rows as rows
 import pytest
 

@@ -1,7 +1,5 @@
 """Tiny programs: the data set, and demonstrations of coder and tester with mistakes."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import random

@@ -1,7 +1,5 @@
 """A guide and a driver: the data set, the team, and demonstrations."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import pytest

@@ -1,7 +1,5 @@
 """Tables in shards: the data set, the team and its control, and demonstrations."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from itertools import islice

@@ -1,7 +1,5 @@
 """The invented world: documents, questions, and demonstrations of a search team."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import pyarrow.parquet as pq

@@ -1,7 +1,5 @@
 """Lessons in the rules of a world, and its episodes as rows."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import pytest

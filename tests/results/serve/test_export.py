@@ -1,7 +1,5 @@
 """`verl-mas export` of checkpoints that the tests make."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A trained team with one vision policy, in an evaluation and behind a server."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import io

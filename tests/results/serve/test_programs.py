@@ -1,7 +1,5 @@
 """A program is served from its export like every team, by the processes that ran it in training."""
 
-from __future__ import annotations
-
 import os
 
 import urllib_team

@@ -1,7 +1,5 @@
 """Code, files and addresses for which a team of somebody else needs the user's trust."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields, is_dataclass
 from typing import get_type_hints

@@ -1,8 +1,6 @@
 """An exported team at a real vLLM server, by the commands of docs/use/after-training.md. Needs the environment of
 `make vllm-cpu`; skipped elsewhere."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

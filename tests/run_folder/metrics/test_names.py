@@ -1,7 +1,5 @@
 """The page of metrics, and the names in it."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import re

@@ -1,7 +1,5 @@
 """Findings about the course of a run, on the curves of recorded runs and on curves of the shapes that people report."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from pathlib import Path

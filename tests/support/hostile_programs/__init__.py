@@ -1,7 +1,5 @@
 """Programs that a sandbox must contain, and programs that it must run as any Python does: a file per kind."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hostile_programs import computed

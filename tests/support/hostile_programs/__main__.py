@@ -4,8 +4,6 @@
 --every N: one of N programs.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -15,8 +15,6 @@ Programs may name @CALLER@ and @VICTIM@, process ids, @SECRET@, a file that ever
 everybody may write.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Programs and outputs that are too long to be written, by the kind to which they belong."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from hostile_programs.case import Case

@@ -1,7 +1,5 @@
 """The rules of vLLM's sleep mode: when an engine may sleep, wake and generate. Nothing is freed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 TAGS = frozenset({"weights", "kv_cache"})

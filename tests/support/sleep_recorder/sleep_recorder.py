@@ -1,7 +1,5 @@
 """verl's vLLM server on the CPU with sleep mode, whose calls are checked. A plugin of verl, for tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from verl_mas.engines.kinds import vllm

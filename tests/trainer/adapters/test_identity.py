@@ -1,7 +1,5 @@
 """Resuming a run with adapters: checkpoints that are accepted and refused."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

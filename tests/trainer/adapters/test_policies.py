@@ -1,7 +1,5 @@
 """Calls to the processes of a base that a run on the CPU does not show: offloading, and a loss per adapter."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 """Two adapters on one base, compared with two separate LoRA policies and with a resumed run. All teams also use the
 bare base."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

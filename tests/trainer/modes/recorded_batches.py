@@ -3,8 +3,6 @@
 Loaded by verl in every process.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Asynchronous modes: dispatch of tasks, the replay buffer, and the order of engines and gates in a step."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """A run continues although its sessions raise every kind of exception that user code can raise."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 

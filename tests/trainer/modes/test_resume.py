@@ -1,8 +1,6 @@
 """A run that dispatches tasks one step ahead, with two trained policies and a frozen one: killed in the middle of a
 rollout, and resumed."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

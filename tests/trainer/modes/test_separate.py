@@ -1,7 +1,5 @@
 """Policies that train on separate GPUs while their engines keep serving."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

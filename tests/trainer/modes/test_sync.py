@@ -1,7 +1,5 @@
 """Waiting for the tasks of a step in the synchronous mode, outside Ray."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from verl_mas.trainer.modes.sync import MasTrainer

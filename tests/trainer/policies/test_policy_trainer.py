@@ -1,7 +1,5 @@
 """A policy's work around verl's update, and the team's use of its profilers, outside Ray."""
 
-from __future__ import annotations
-
 from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """Policies that are trained on one pool and served on another, without their processes."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Snapshots: when they are taken, and the folders through which weights are transferred."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from unittest.mock import Mock, create_autospec

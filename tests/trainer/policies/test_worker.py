@@ -1,7 +1,5 @@
 """Counting the tensors of a push, with verl's own training engine on FSDP1 and FSDP2, in one process on the CPU."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

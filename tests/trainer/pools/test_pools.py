@@ -1,7 +1,5 @@
 """Pools and nodes on a cluster of two nodes with two counters "GPU" each."""
 
-from __future__ import annotations
-
 import os
 import time
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """Dr. MAS (arXiv 2602.08847): every agent is compared with itself on the same task."""
 
-from __future__ import annotations
-
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.record import RUNNING_DECAY

@@ -1,7 +1,5 @@
 """SPIRAL's role-conditioned advantage estimation (arXiv 2506.24119): a running baseline per role."""
 
-from __future__ import annotations
-
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.record import RUNNING_DECAY, owner_columns

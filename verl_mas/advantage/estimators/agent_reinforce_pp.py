@@ -1,7 +1,5 @@
 """REINFORCE++ (arXiv 2501.03262) per agent: no groups by task, one normalisation over the whole step."""
 
-from __future__ import annotations
-
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
 

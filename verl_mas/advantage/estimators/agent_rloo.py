@@ -1,7 +1,5 @@
 """RLOO (arXiv 2402.14740) with Dr. MAS's groups."""
 
-from __future__ import annotations
-
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator
 from verl_mas.advantage.estimators.agent_grpo import agent_grpo

@@ -1,7 +1,5 @@
 """FoldGRPO (arXiv 2510.11967): process rewards change the score of a row, but not the baseline of the sessions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput

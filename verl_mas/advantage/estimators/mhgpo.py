@@ -1,7 +1,5 @@
 """MHGPO (arXiv 2506.02718): an agent's acts on a task are one group, though their prompts differ."""
 
-from __future__ import annotations
-
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
 

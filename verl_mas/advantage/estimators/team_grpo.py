@@ -1,7 +1,5 @@
 """GRPO on a team: the control for baselines per agent."""
 
-from __future__ import annotations
-
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.kernel import moments

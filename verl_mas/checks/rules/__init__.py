@@ -10,8 +10,6 @@ With `of="learning"` or `of="served"`, a rule is a function of (run, view), call
 or serves.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping

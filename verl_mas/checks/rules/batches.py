@@ -1,7 +1,5 @@
 """Batches, optimiser steps and token budgets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from verl_mas.checks.examined import ExaminedRun, parts_of, setting, stated

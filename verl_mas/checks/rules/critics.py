@@ -1,7 +1,5 @@
 """Critics: with `algorithm.adv_estimator=gae`, each policy that is updated has a value model of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib.util import find_spec
 

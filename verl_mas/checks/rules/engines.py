@@ -1,7 +1,5 @@
 """Engines, their pools, and how weights reach them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from importlib.util import find_spec

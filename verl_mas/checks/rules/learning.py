@@ -1,7 +1,5 @@
 """Whether a team can learn: estimator, rewards, sampling, and which agents are trained."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from verl_mas.advantage import ESTIMATORS, options_for

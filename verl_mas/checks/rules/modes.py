@@ -1,7 +1,5 @@
 """Requirements of asynchronous modes, and of engines on GPUs of their own: docs/train/async.md has the reasons."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """Policies and agents: their names, the policies that agents act on, snapshots, endpoints and sampling."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from verl_mas.checks.examined import ExaminedRun

@@ -1,7 +1,5 @@
 """The training of a policy: its engine, attention, adapters, checkpoints and correction."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from verl_mas.checks.examined import ExaminedRun, parts_of, setting, stated

@@ -4,8 +4,6 @@
 installed package. Each writes train.parquet, test.parquet, validation.parquet and manifest.json into a folder.
 """
 
-from __future__ import annotations
-
 import argparse
 import inspect
 from collections import Counter

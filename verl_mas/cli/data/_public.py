@@ -1,7 +1,5 @@
 """Data sets from the Hugging Face hub, or from files instead."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The data set `reasoning_gym`."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The data set `verifiers`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

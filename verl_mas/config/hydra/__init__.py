@@ -5,8 +5,6 @@ Another package adds files to the Hydra groups by an entry point of `verl_mas.hy
 package with folders of YAML files: `mas/`, `recipe/`, ...
 """
 
-from __future__ import annotations
-
 from importlib.resources import files
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The embedded engine, for machines where no other engine runs. This module imports neither torch nor verl."""
 
-from __future__ import annotations
-
 from verl_mas.engines.facts import EngineFacts, register_engine
 from verl_mas.engines.transformers.request import Options, RequestSampling
 

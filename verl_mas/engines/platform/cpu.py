@@ -1,7 +1,5 @@
 """verl's platform interface on a machine without an accelerator."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from types import ModuleType

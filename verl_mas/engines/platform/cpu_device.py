@@ -1,7 +1,5 @@
 """Functions of `torch.<device>` that verl uses, for the CPU. Names that are missing here are looked up in torch.cpu."""
 
-from __future__ import annotations
-
 import ctypes
 import resource
 

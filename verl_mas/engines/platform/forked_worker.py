@@ -1,8 +1,6 @@
 """The process from which Ray's workers are forked, and the steps by which a fork becomes a worker; see
 `ray_workers`."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """Log-probs from logits, in blocks of tokens. Without flash-attn, verl loops over single tokens in Python."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any

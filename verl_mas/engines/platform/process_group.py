@@ -1,7 +1,5 @@
 """Fix of verl's process group on a CPU: verl asks torch for the backend "cpu:gloo,cpu:gloo", which torch refuses."""
 
-from __future__ import annotations
-
 import inspect
 from types import ModuleType
 

@@ -6,8 +6,6 @@ of the runtime environment. This module sets `py_executable` to `hand_over`, whi
 worker. A worker that cannot be forked imports the modules itself.
 """
 
-from __future__ import annotations
-
 import atexit
 import logging
 import os

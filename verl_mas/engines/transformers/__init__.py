@@ -1,7 +1,5 @@
 """rollout.name=transformers: the embedded engine, for machines where no other engine runs."""
 
-from __future__ import annotations
-
 ENGINE = "transformers"
 
 

@@ -1,7 +1,5 @@
 """The engine's part in a training worker: it wakes the server and sends it weights."""
 
-from __future__ import annotations
-
 import os
 
 import ray

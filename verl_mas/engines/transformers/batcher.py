@@ -1,7 +1,5 @@
 """Continuous batching over a Hugging Face causal LM: plain torch, no Ray, no threads."""
 
-from __future__ import annotations
-
 import random
 from bisect import bisect_left
 from collections import defaultdict, deque

@@ -1,7 +1,5 @@
 """Images of a request: their pixels, and the positions that the model gives their tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b

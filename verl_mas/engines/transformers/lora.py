@@ -1,7 +1,5 @@
 """LoRA adapters on one model; each row of a batch uses one of the adapters or the bare model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import cast

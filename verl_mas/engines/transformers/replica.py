@@ -1,7 +1,5 @@
 """The driver's handle of a replica: it starts the server and forwards calls."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import cast
 

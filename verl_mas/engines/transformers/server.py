@@ -1,7 +1,5 @@
 """The Ray actor that serves one replica."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast

@@ -1,8 +1,6 @@
 """Weights on their way from a trainer to a server, packed for Ray's object store, which returns arrays without a
 copy."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import NamedTuple, TypeAlias

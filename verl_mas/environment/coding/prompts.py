@@ -1,7 +1,5 @@
 """The prompts of coders and testers, and the formats of their replies, for language models and for tiny models."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Solutions of math problems: reasoning that ends in a box, and programs that print the answer."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The base of workflows in which a coder writes programs for a problem with hidden tests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal

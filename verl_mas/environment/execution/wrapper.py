@@ -4,8 +4,6 @@ The output and the exit code of a process are not a verdict. A program can print
 does not know what a test expects.
 """
 
-from __future__ import annotations
-
 import math
 import signal
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The forms in which math teams request an answer, and the forms that verl's own scorers read."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Like the fork server, this module needs only the standard library, in addition to the function.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

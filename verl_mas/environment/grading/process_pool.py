@@ -5,8 +5,6 @@ a fork server imports the function and warms its caches once, and workers are fo
 killed, one that crashes is replaced, and either way the call returns a result.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import queue

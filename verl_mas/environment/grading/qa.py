@@ -1,7 +1,5 @@
 """Exact match and F1 of short answers, with the normalisation of SQuAD that the search papers use."""
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

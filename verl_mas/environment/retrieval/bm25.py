@@ -1,8 +1,6 @@
 """A BM25 index by tantivy. It is memory-mapped, and stores the passages next to the postings. Searches release the
 interpreter lock."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A dense index: vectors of an e5-class encoder, compared by inner products in a flat faiss index."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice

@@ -1,7 +1,5 @@
 """Reads the rows of a file: JSON lines (which may be gzipped), parquet, or a stream of Arrow batches."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

@@ -1,7 +1,5 @@
 """The interface of an index, and functions that build, store and open an index."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

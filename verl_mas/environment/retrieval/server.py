@@ -1,7 +1,5 @@
 """An index over HTTP, with the requests and responses of Search-R1's `/retrieve`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from fastapi import FastAPI, HTTPException, Request

@@ -1,7 +1,5 @@
 """Sources of passages for workflows: a server by its URL, or an index in this process by its folder."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from pathlib import Path

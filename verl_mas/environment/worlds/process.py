@@ -1,8 +1,6 @@
 """Runs a stage in the process that `hosts.InProcess` starts. Standard input is a socket. The process receives calls of
 the stage's methods on this socket and sends their results back, until the other end is closed."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

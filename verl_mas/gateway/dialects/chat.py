@@ -1,7 +1,5 @@
 """The protocol of OpenAI's Chat Completions API."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

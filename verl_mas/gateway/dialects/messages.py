@@ -1,7 +1,5 @@
 """The protocol of Anthropic's Messages API."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 

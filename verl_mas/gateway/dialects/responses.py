@@ -1,7 +1,5 @@
 """The protocol of OpenAI's Responses API."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count

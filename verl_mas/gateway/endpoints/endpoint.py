@@ -1,7 +1,5 @@
 """Checks the address and the key of an endpoint, and keeps the key out of messages."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import os

@@ -1,7 +1,5 @@
 """Repeat a letter: a random tiny model, verl's own trainer and its own GRPO."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rich.console import Console

@@ -1,7 +1,5 @@
 """Starts a training run and displays its progress, read from the metrics that the run writes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

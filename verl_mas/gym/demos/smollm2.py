@@ -1,7 +1,5 @@
 """A pretrained LLM as two agents. A scout tells a judge a secret word, in English that people can read."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import ClassVar

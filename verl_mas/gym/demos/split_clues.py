@@ -1,7 +1,5 @@
 """A sender and a receiver, with half of the clues each, learn to communicate. Alone, they solve at most a third."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import ClassVar

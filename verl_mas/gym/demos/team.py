@@ -1,8 +1,6 @@
 """Base class of team demos. A demo makes its data and its model once, starts or resumes a run, displays the run's
 progress, and prints a report at the end."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path

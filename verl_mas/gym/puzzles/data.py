@@ -1,7 +1,5 @@
 """The data set `puzzle`, and demonstrations on puzzles: shortest plans, with a share of random actions."""
 
-from __future__ import annotations
-
 import argparse
 import random
 from collections.abc import Coroutine, Iterator, Mapping

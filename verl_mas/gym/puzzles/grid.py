@@ -1,7 +1,5 @@
 """Helpers of puzzles on a grid: moves, names of cells, and the share of walls."""
 
-from __future__ import annotations
-
 import string
 from collections import deque
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Teams that play a puzzle, and a single agent that plays the puzzle alone, as the control for these teams."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Literal

@@ -1,7 +1,5 @@
 """Harbor's trajectories (ATIF): one file per session. Trajectories that other tools wrote can be read as well."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter, defaultdict, deque

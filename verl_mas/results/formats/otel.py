@@ -5,8 +5,6 @@ The root span of a session is `invoke_workflow`. Each act is a child span: `chat
 tools, because such an act makes several requests.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping

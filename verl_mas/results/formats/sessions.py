@@ -1,7 +1,5 @@
 """Sessions of a run and messages of their acts, prepared for the formats of other tools."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Tables for training: chats to fine-tune on, and pairs of replies to the same prompt."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """An OpenAI-compatible server whose models are the team and each policy of the team."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import logging

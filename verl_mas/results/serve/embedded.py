@@ -1,8 +1,6 @@
 """Runs the policies of a loaded team in this process. Each base model has one engine, which batches the requests of all
 its adapters."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence

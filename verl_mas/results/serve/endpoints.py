@@ -1,8 +1,6 @@
 """Servers of a loaded team's policies: the engine of this process, or OpenAI-compatible endpoints (of vLLM, SGLang or
 any other server). Importing this module does not load torch."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

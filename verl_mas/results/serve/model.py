@@ -1,8 +1,6 @@
 """Writes model folders that transformers, vLLM and SGLang load (weights, configuration, tokenizer), and reads the
 weights that verl's FSDP workers saved in a checkpoint. Errors name damaged files."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

@@ -1,7 +1,5 @@
 """Finds the weights of an exported team."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Parses requests to a served team, in OpenAI's protocol. Unsupported fields are refused with a reason."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 

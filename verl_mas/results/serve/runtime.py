@@ -1,7 +1,5 @@
 """Loads an exported team to run sessions: its workflow, and clients for its policies that work as in training."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os

@@ -1,7 +1,5 @@
 """Computes rewards as in training, for workflows that leave the reward to verl's reward function."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import cast
 

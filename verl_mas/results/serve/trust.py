@@ -1,8 +1,6 @@
 """Code, files and addresses that a team from someone else would use. The user must trust them before the team is
 loaded."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass

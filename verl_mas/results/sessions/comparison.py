@@ -1,7 +1,5 @@
 """Comparison of two runs: their metrics step by step, and their validations task by task."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Sequence

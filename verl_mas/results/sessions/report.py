@@ -1,7 +1,5 @@
 """The report of a run: a summary of its settings, the metrics to watch, a table of its agents, and its findings."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The folder of a run (`trainer.default_local_dir`), as its readers see it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -7,8 +7,6 @@ A step may have two lines: a resumed run logs the validation before its first st
 Values that are not finite are null in the file.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -3,8 +3,6 @@
 The metrics have the names under which the trainer logs them. A value of None (null in a metrics file) counts as NaN.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import deque

@@ -5,8 +5,6 @@ The first segment says what a metric belongs to: `agent/<agent>/...`, `policy/<p
 team with one trained policy, verl's actor metrics have only verl's names, so that each number is logged once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 

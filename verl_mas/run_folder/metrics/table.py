@@ -1,7 +1,5 @@
 """Every metric that a run logs, with its meaning: the rows of docs/use/metrics.md, to which `metrics.md` is a link."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Findings over a whole run: metrics that rise, fall or stay flat when they should not."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict

@@ -7,8 +7,6 @@ of zero. Besides, if nothing is trainable in the very first forward pass, FSDP2 
 gradients, so the first backward pass in bfloat16 fails.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager

@@ -3,8 +3,6 @@
 All tensors are stored unsharded under PEFT's names, so that the number of workers may change.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

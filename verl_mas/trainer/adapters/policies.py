@@ -1,7 +1,5 @@
 """Policies that are adapters, and the base whose weights, training processes and engines they share."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The worker of a base, which computes with the adapter that a batch names, or with the bare base."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path

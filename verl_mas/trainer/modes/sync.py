@@ -1,7 +1,5 @@
 """trainer.v1.trainer_mode=mas: every step runs its sessions to their end, and then trains on them."""
 
-from __future__ import annotations
-
 import time
 
 import ray

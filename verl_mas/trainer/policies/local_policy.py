@@ -3,8 +3,6 @@
 `TeamTrainer` handles data, rewards, rollout, advantages and the order of the step, for all policies of the team.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """A trained policy: its part of a training step, as in verl's synchronous trainer, and its checkpoints."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Collection

@@ -1,7 +1,5 @@
 """A policy that trains on one pool and is served on another, in trainer mode mas_separate_async."""
 
-from __future__ import annotations
-
 from omegaconf import DictConfig, open_dict
 from verl.checkpoint_engine.base import CheckpointEngineManager
 from verl.single_controller.ray import RayResourcePool, RayWorkerGroup

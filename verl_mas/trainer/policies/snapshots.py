@@ -5,8 +5,6 @@ the engines sleep they keep their weights, like the engines of a frozen policy. 
 (as hard links if the file system supports them), so a resumed run plays against the same snapshot.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping

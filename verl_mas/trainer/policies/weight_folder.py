@@ -4,8 +4,6 @@ The module is a checkpoint engine of verl. Workers of the trained policy write t
 snapshot's engines read it and pass the weights on. verl imports this module in both kinds of workers.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path

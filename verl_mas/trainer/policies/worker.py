@@ -6,8 +6,6 @@ pushes to engines on the same devices, pushes through a checkpoint engine and pu
 whole weights, with adapters alone, or with adapters that are merged into their base.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path

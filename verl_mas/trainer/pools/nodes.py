@@ -1,7 +1,5 @@
 """Requirements of every node of a Ray cluster, checked on the node before a model is loaded."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time

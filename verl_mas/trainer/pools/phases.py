@@ -5,8 +5,6 @@ that has waited longest gets the next time slice: its engines wake up, and the w
 host memory.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import cast

@@ -4,8 +4,6 @@ A pool is one verl resource pool. Each of its policies has processes of its own 
 crash or a leak in one policy does not affect another.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The environment and signals that a fork server inherits from its caller."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """OpenSpiel's games as worlds, compared with the library: results, chance, illegal actions, copies, optimal players."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

@@ -1,7 +1,5 @@
 """Environments behind a real server of OpenEnv, which runs in an environment of its own: its packages need mcp<2."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

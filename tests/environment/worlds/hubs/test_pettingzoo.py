@@ -1,7 +1,5 @@
 """The hub `pettingzoo`, compared with the library (1.27.0): rewards, illegal actions, copies, players that change."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

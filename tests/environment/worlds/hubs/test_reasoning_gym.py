@@ -1,7 +1,5 @@
 """Tasks of reasoning-gym as worlds, compared with the library itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

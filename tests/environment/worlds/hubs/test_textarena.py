@@ -1,7 +1,5 @@
 """Episodes of TextArena are those of the library, also concurrent ones. Games that it cannot make are refused."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """Two worlds of each hub with several players train a random tiny model, on one policy and on two."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Environments of verifiers 0.4.0, as its documentation writes them: who is asked, what is rewarded and refused."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -2,8 +2,6 @@
 
 # ruff: noqa: RUF001  # programs in JavaScript, and the signs that the page writes
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

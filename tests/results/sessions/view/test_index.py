@@ -1,7 +1,5 @@
 """Entries of sessions for the list and the search."""
 
-from __future__ import annotations
-
 from view_runs import act, session
 
 from verl_mas.results.sessions.view.index import Page, StepPart, cut_to, groups_of, index_of, search_of, story_of

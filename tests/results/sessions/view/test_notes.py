@@ -1,7 +1,5 @@
 """Notes on sessions, and who may write them."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """Pages that are written, and arguments that are refused."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """The functions of the page's script that need no page, in Node.js."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -9,8 +9,6 @@ written as plain JSON. Any other value is written as a JSON object whose only ke
 program is read with bounded size and depth.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

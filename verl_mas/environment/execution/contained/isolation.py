@@ -3,8 +3,6 @@
 The functions raise OSError if the machine does not allow a step.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource

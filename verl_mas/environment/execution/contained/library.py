@@ -1,7 +1,5 @@
 """Keeps in memory the modules that programs may import, because a contained program cannot open files."""
 
-from __future__ import annotations
-
 import fcntl
 import importlib
 import importlib.abc

@@ -1,8 +1,6 @@
 """Programs that try forbidden actions, which the sandbox must refuse. They are run before a team starts and by
 `verl-mas doctor`, because a sandbox is trusted only after a test on this machine."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass

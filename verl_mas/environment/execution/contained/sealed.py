@@ -2,8 +2,6 @@
 isolation that this machine allows. It has an empty environment, and imports only the files of this package that it
 needs."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

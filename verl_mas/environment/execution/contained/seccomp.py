@@ -5,8 +5,6 @@ is not in the list fails with EPERM, which Python raises as an exception. A call
 the filter, kills the program.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import signal

@@ -1,7 +1,5 @@
 """Starts the contained fork server. Checks the requirements of the machine, and sets the server's environment."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform

@@ -1,7 +1,5 @@
 """The default executor. It runs each program in a sandboxed process, which is forked from one fork server."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

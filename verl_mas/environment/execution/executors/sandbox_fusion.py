@@ -3,8 +3,6 @@
 The service decides how well programs are contained. SandboxFusion's default configuration isolates nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """Runs programs as plain subprocesses, with the rights of this user. It is used only if a setting names it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

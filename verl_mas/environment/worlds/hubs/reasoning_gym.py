@@ -1,7 +1,5 @@
 """Tasks of reasoning-gym: an episode is one question, whose answer the task's own verifier scores from 0 to 1."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,6 @@
 """Index of the sessions of a run by step and split, for the page of `verl-mas view`. Each session has numbers and short
 texts for the list and its filters, and one long text for the search. `curves_of` collects the metrics by step."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Notes on sessions, in a file in the folder of the run, and a local server that saves notes written in the page."""
 
-from __future__ import annotations
-
 import json
 import logging
 import secrets

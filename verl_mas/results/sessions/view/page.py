@@ -4,8 +4,6 @@ Sessions are stored in chunks, which the page loads on demand. Data is compresse
 text of a model becomes HTML or JavaScript.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib
