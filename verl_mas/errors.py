@@ -19,6 +19,8 @@ Capture. `failures()` is the boundary around user workflows and clients: it conv
 code catches only exceptions that it expects; a broad `except` elsewhere is a boundary, and a comment gives the reason.
 """
 
+from __future__ import annotations
+
 import asyncio
 import threading
 from collections.abc import Iterable, Iterator, Sequence

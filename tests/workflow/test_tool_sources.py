@@ -1,5 +1,7 @@
 """Objects that become tools, their schemas, and objects that are refused."""
 
+from __future__ import annotations
+
 import asyncio
 import functools
 from typing import Any, Literal

@@ -1,5 +1,7 @@
 """The `mas.mcp` block: types, meanings and ranges."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 
 from verl_mas.config.values import Checked, Positive

@@ -1,5 +1,7 @@
 """The `mas:` block: types, meanings, ranges and defaults. This module imports neither torch nor ray."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias
 

@@ -4,6 +4,8 @@ Examples of fields: `k: Annotated[int, Range(1)]`, `score: Literal["em", "f1"]`.
 class of the user or `Callable`, accepts any value.
 """
 
+from __future__ import annotations
+
 import functools
 import inspect
 import math

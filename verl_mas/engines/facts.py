@@ -1,6 +1,8 @@
 """Facts about inference engines, and their registration with verl. An engine is defined by verl-mas, by an installed
 package, or by a file in `mas.plugins`."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace

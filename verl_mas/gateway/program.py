@@ -1,6 +1,8 @@
 """Workflows that run a program of any framework. The requests that the program sends to an endpoint of the run are the
 acts of its agents."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import sys

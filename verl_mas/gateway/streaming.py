@@ -1,5 +1,7 @@
 """Reports a running session: streams the text of every act while it is sampled, and counts the tokens of all acts."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """A policy with scripted replies, latencies and faults, for tests."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import random

@@ -1,5 +1,7 @@
 """The agents of a team by name, each with its role, policy and settings (`ResolvedAgent`)."""
 
+from __future__ import annotations
+
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence

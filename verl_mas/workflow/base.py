@@ -1,5 +1,7 @@
 """The base class of workflows, and functions that find a workflow by its name or file."""
 
+from __future__ import annotations
+
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence

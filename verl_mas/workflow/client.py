@@ -1,5 +1,7 @@
 """The interface between a workflow and the clients that serve its policies."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

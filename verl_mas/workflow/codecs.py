@@ -1,5 +1,7 @@
 """Text formats, each with a prompt fragment, a renderer and a parser."""
 
+from __future__ import annotations
+
 import json
 import math
 import re

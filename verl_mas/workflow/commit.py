@@ -1,5 +1,7 @@
 """Commit rules, which choose one of K candidates."""
 
+from __future__ import annotations
+
 import math
 import random
 from collections.abc import Callable, Sequence

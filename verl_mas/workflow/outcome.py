@@ -1,5 +1,7 @@
 """The outcome of a session."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """The reply of an act: its text, and the data of the act for its training row and record."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

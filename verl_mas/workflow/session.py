@@ -1,5 +1,7 @@
 """One session: its acts and their limits."""
 
+from __future__ import annotations
+
 import asyncio
 import copy
 import html

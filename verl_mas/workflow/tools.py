@@ -1,5 +1,7 @@
 """Tools: the schema and the function of a tool, the context that its calls get, and the results that it returns."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,6 +1,8 @@
 """Context folding (arXiv 2510.11967): the tools `branch` and `return`, FoldGRPO's three penalties, which are subtracted
 from the rewards of acts, and a team of one agent that works in branches."""
 
+from __future__ import annotations
+
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -1,5 +1,7 @@
 """The interface of executors, which run programs that a model wrote, and the settings that name an executor."""
 
+from __future__ import annotations
+
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Limits of a program, and the results of programs and calls."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum

@@ -3,6 +3,8 @@
 This module compares results, as text or as plain values of exact built-in types.
 """
 
+from __future__ import annotations
+
 import ast
 import asyncio
 import re

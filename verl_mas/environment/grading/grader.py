@@ -1,5 +1,7 @@
 """Graders decide whether an answer is right. A workflow's `score` names a grader."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar

@@ -1,5 +1,7 @@
 """The client of a retriever. Queries of many sessions share requests, and a failure is part of the result."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import time

@@ -1,5 +1,7 @@
 """Reading of session records: a cheap list of all sessions, and single records."""
 
+from __future__ import annotations
+
 import json
 import logging
 from collections import Counter, defaultdict
