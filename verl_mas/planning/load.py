@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -20,12 +20,13 @@ from verl_mas.planning.model import ModelSize
 from verl_mas.planning.model_folder import size_in
 from verl_mas.planning.path import FASTEST, FLASH, TrainingPath, by_rows, training_path
 
+T = TypeVar("T")
 # Bytes by purpose, such as `weights`, `KV cache` or `Adam`.
 Terms = Mapping[str, float]
 HALF = ("bf16", "bfloat16", "fp16", "float16")  # names of the dtypes of two bytes, in verl's `model_dtype`
 
 
-def setting(key: str, default: Any) -> Any:
+def setting(key: str, default: T) -> T:
     """Make a field with the value of a setting in the policy's section."""
     return field(default=default, metadata={"key": key})
 
@@ -190,7 +191,7 @@ def _served(run: Run, name: str, model: ModelSize) -> Policy:
     get, rollout = partial(OmegaConf.select, config[SECTION]), config[SECTION].rollout
     alone = local_policies(run.mas) == [name] and not spec.overrides
     facts, lora = facts_of(rollout.name), (get("model.lora_rank") or 0) > 0 and not get("model.lora.merge")
-    return Policy(
+    policy = Policy(
         name=name,
         model=model,
         engine=rollout.name,
@@ -208,14 +209,14 @@ def _served(run: Run, name: str, model: ModelSize) -> Policy:
         cache_bytes=cache_bytes(run.view(name)),
         serves_adapters=lora and facts.takes_adapters,
         snapshot=spec.snapshot is not None,
-        **_settings(config[SECTION], "rollout."),
     )
+    return _with_settings(policy, config[SECTION], "rollout.")
 
 
-def _settings(section: DictConfig, *parts: str) -> dict[str, Any]:
+def _with_settings(policy: Policy, section: DictConfig, *parts: str) -> Policy:
     """Read the fields that are settings of these parts of a section."""
     keys = {one.name: one.metadata["key"] for one in fields(Policy) if one.metadata}
-    return {name: OmegaConf.select(section, key) for name, key in keys.items() if key.startswith(parts)}
+    return replace(policy, **{n: OmegaConf.select(section, key) for n, key in keys.items() if key.startswith(parts)})
 
 
 def _trained(policy: Policy, run: Run, name: str) -> Policy:
@@ -232,7 +233,7 @@ def _trained(policy: Policy, run: Run, name: str) -> Policy:
     rank, size = get("model.lora_rank") or 0, get(f"{fsdp}.fsdp_size") or -1
     targets = plain(get("model.target_modules")), plain(get("model.exclude_modules"))
     return replace(
-        policy,
+        _worker(policy, config[SECTION]),
         trains=True,
         updates=view.updates_per_step,
         shards=size if 0 < size < policy.trainers else policy.trainers,
@@ -248,20 +249,19 @@ def _trained(policy: Policy, run: Run, name: str) -> Policy:
         adapter=rank * model.adapted(*targets),
         # With LoRA the model without its adapter is the reference.
         reference=not rank and bool(get("actor.use_kl_loss") or config.algorithm.get("use_kl_in_reward")),
-        **_worker(config[SECTION]),
     )
 
 
-def _worker(section: DictConfig) -> dict[str, Any]:
+def _worker(policy: Policy, section: DictConfig) -> Policy:
     """Read how the training processes of an actor hold their model."""
     get = partial(OmegaConf.select, section)
-    return {
-        "element": 2 if str(get("actor.fsdp_config.model_dtype")) in HALF else 4,
-        "fsdp2": get("actor.strategy") != "fsdp",
-        "always_on_cpu": get("actor.strategy") == "fsdp2" and bool(get("actor.fsdp_config.offload_policy")),
-        "saved": frozenset(get("actor.checkpoint.save_contents") or ()),
-        **_settings(section, "actor.", "model."),
-    }
+    return replace(
+        _with_settings(policy, section, "actor.", "model."),
+        element=2 if str(get("actor.fsdp_config.model_dtype")) in HALF else 4,
+        fsdp2=get("actor.strategy") != "fsdp",
+        always_on_cpu=get("actor.strategy") == "fsdp2" and bool(get("actor.fsdp_config.offload_policy")),
+        saved=frozenset(get("actor.checkpoint.save_contents") or ()),
+    )
 
 
 def _temperatures(run: Run, name: str) -> set[float]:
@@ -285,8 +285,7 @@ def _critic(policy: Policy, run: Run) -> Policy:
     tokens = section.get("ppo_infer_max_token_len_per_gpu") or CRITIC_TOKENS
     actor = {**section, "fsdp_config": section.fsdp, "use_dynamic_bsz": True}
     return replace(
-        policy,
-        **_worker(OmegaConf.create({"actor": actor, "model": section.model})),
+        _worker(policy, OmegaConf.create({"actor": actor, "model": section.model})),
         model=model.as_value_model,
         update_tokens=tokens,
         log_prob_tokens=tokens,
