@@ -15,9 +15,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -26,6 +25,7 @@ import omegaconf.base
 import pytest
 import yaml
 from data_rows import QUESTIONS
+from endpoint import Answer, Endpoint, serving
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import IConfigRepository
 from hydra.core.default_element import ResultDefault
@@ -228,66 +228,10 @@ def main_ppo(letters: Path, warm_python: str, ray_cluster: RayCluster) -> Callab
     return train
 
 
-# Maps a request to the text or the message of the reply, or to the status of an HTTP error with or without its body.
-Answer = Callable[[dict[str, Any]], str | dict[str, Any] | int | tuple[int, str]]
-
-
-class Endpoint(ThreadingHTTPServer):
-    """A server that answers /chat/completions with `answer(body)`. A number is the status of an HTTP error."""
-
-    daemon_threads = True
-
-    def __init__(self, answer: Answer):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answer = answer
-        self.bodies: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Endpoint
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.bodies.append(body)
-        self.server.headers.append(dict(self.headers))
-        answer = self.server.answer(body)
-        status, text = answer if isinstance(answer, tuple) else self._completion(answer)
-        data = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    @staticmethod
-    def _completion(answer: str | dict[str, Any] | int) -> tuple[int, str]:
-        status, reply = (answer, "no") if isinstance(answer, int) else (200, answer)
-        message = reply if isinstance(reply, dict) else {"content": reply}
-        choice = {"message": {"role": "assistant", **message}, "finish_reason": "stop"}
-        return status, json.dumps({"choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 3}})
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
 @pytest.fixture
 def serve() -> Iterator[Callable[[Answer], Endpoint]]:
-    running = []
-
-    def start(answer: Answer) -> Endpoint:
-        endpoint = Endpoint(answer)
-        threading.Thread(target=endpoint.serve_forever, daemon=True).start()
-        running.append(endpoint)
-        return endpoint
-
-    yield start
-    for endpoint in running:
-        endpoint.shutdown()
-        endpoint.server_close()
+    with ExitStack() as running:
+        yield lambda answer: running.enter_context(serving(answer))
 
 
 # A configuration of verl's own, composed once, with a team on top.

@@ -26,11 +26,6 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 
 DOCUMENTED = installs.documented()
-# Keys of the Citation File Format 1.2.0.
-CITATION_KEYS = set(
-    "abstract authors cff-version commit contact date-released doi identifiers keywords license license-url message "
-    "preferred-citation references repository repository-artifact repository-code title type url version".split()
-)
 
 
 def pins(name: str, python: str | None = None) -> dict[str, str]:
@@ -111,11 +106,6 @@ def test_the_quickstart_says_what_each_extra_is_for():
 def test_the_citation_is_of_this_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert (citation["title"], citation["version"]) == (PROJECT["name"], verl_mas.__version__)
-    assert (citation["cff-version"], citation["type"]) == ("1.2.0", "software")
-    assert citation["license"] == PROJECT["license"] and citation["keywords"] == PROJECT["keywords"]
-    assert citation["authors"] == [{"name": "verl-mas contributors"}]
-    # The format also requires a message, and allows only its own keys.
-    assert citation["message"] and citation.keys() <= CITATION_KEYS
 
 
 def test_commands_are_found_in_blocks_sentences_and_fixes():

@@ -10,12 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
 import upstream
 import verl
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
-from verl.trainer.ppo.core_algos import agg_loss
 from verl_contract import VERSION
 
 from verl_mas.engines.platform.process_group import AFTER, BEFORE
@@ -28,7 +24,6 @@ INDEX = (upstream.PATCHES.parent / "README.md").read_text()
 CELLS = {
     cells[0]: cells[1:] for cells in re.findall(r"^\| \[`([\w-]+)`\].*?\| .*? \| (.*?) \| (.*?) \| .* \|$", INDEX, re.M)
 }
-NORM = "seq-mean-token-sum-norm"
 
 
 def text_of(name: str) -> str:
@@ -54,13 +49,6 @@ def module_of(name: str, folder: Path, file: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def config_of(name: str, folder: Path, *settings: str) -> DictConfig:
-    shutil.copytree(SITE_PACKAGES / "verl/trainer/config", folder / "verl/trainer/config")
-    apply(name, folder)
-    with initialize_config_dir(str(folder / "verl/trainer/config"), version_base=None):
-        return compose("ppo_trainer", list(settings))
 
 
 def test_every_patch_has_a_line_in_the_index_and_no_line_is_without_one():
@@ -107,26 +95,6 @@ def test_with_the_patch_the_process_group_is_the_one_of_the_runtime_form(tmp_pat
 
     before = source(SITE_PACKAGES / file)
     assert source(tmp_path / file) == before.replace(BEFORE, AFTER) != before
-
-
-def test_with_the_patch_a_loss_does_not_depend_on_the_split_and_without_a_factor_it_does(tmp_path):
-    rows = [torch.ones(1, 2), torch.ones(1, 5)]
-    together = [torch.nn.utils.rnn.pad_sequence([row[0] for row in rows], batch_first=True)]
-
-    def loss(parts, factor):
-        summed = (agg_loss(part, part, NORM, global_batch_size=2, loss_scale_factor=factor) for part in parts)
-        return sum(summed).item()
-
-    assert loss(rows, None) != pytest.approx(loss(together, None))
-    factor = config_of(
-        "sum-norm-factor", tmp_path, "data.max_response_length=7"
-    ).actor_rollout_ref.actor.loss_scale_factor
-    assert factor == 7 and loss(rows, factor) == pytest.approx(loss(together, factor))
-
-
-def test_with_the_patch_clip_ratio_has_no_bound_beside_it(tmp_path):
-    actor = config_of("clip-ratio", tmp_path, "actor_rollout_ref.actor.clip_ratio=0.4").actor_rollout_ref.actor
-    assert (actor.clip_ratio, actor.clip_ratio_low, actor.clip_ratio_high) == (0.4, None, None)
 
 
 def test_with_the_patch_verls_logger_keeps_the_lines_that_ours_keeps(tmp_path, monkeypatch):

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 from broken import KINDS, MACHINES, MARKS, few, limited_memory, machine, make, many
-from every_setting import ours, refused_by, taken_by, verls
 from hypothesis import assume, event, given, note, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
-from wrong_configs import MESSAGES, ROW, Case, Verdict, files, look
+from wrong_configs import MESSAGES, ROW, Case, Verdict, files, look, ours, refused_by, taken_by, verls
 
 from verl_mas.config.values import Hint
 

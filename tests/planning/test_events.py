@@ -21,15 +21,45 @@ def totals(pool: Pool, phase: str) -> list[float]:
     return [event.total / GIB for event in pool.events() if event.phase == phase]
 
 
-def test_together_a_rollout_has_all_engines_and_in_phases_one():
-    together, phases = (Pool([A, B], CARD, phases=phases) for phases in (False, True))
-    assert totals(together, ROLLOUT) == [pytest.approx(2 * 24 + 2)]
-    assert totals(phases, ROLLOUT) == [pytest.approx(24 + 2.5 + 2)] * 2
-    assert not Pool([A], CARD, phases=True).phases, "one policy alone"
+APART = replace(HELD, pool="left", serving_pool="serve")
+LEFT, SERVED = (APART.at(pool) for pool in ("left", "serve"))
+B_SERVED, RIGHT_SERVED = replace(SERVED, name="b"), replace(SERVED, name="b", pool="right")
 
 
-def test_policies_start_in_turn_beside_the_sleeping_engines_of_those_before():
-    assert totals(Pool([A, B], CARD), START) == [pytest.approx(25), pytest.approx(25 + 2.5 + 1)]
+# The engine of a policy has 24 GiB awake, and 2.5 GiB of context and graphs asleep. A trainer has a context of 1 GiB. A
+# weight sync has a bucket of 2 GiB.
+@pytest.mark.parametrize(
+    ("policies", "phases", "moment", "gib"),
+    [
+        ([A, B], False, ROLLOUT, [24 + 24 + 2]),
+        ([A, B], True, ROLLOUT, [24 + 2.5 + 2] * 2),
+        ([A], True, ROLLOUT, [24 + 1]),
+        ([A, FROZEN], False, ROLLOUT, [24 + 24 + 1]),
+        # Policies start in turn beside the sleeping engines of those before.
+        ([A, B], False, START, [25, 25 + 2.5 + 1]),
+        # Engines that have their weights stay awake, unless in phases.
+        ([A, B], False, SYNC, [1 + 2.5 + 2 + 1 + 2.5, 1 + 2.5 + 2 + 1 + 24]),
+        ([A, B], True, SYNC, [1 + 2.5 + 2 + 1 + 2.5] * 2),
+        ([A, B], False, UPDATE, [1 + 2.5 + 1 + 2.5] * 2),
+        ([A, FROZEN], False, UPDATE, [1 + 2.5 + 2.5]),
+        # A snapshot gets its weights in a bucket while its engine is awake.
+        ([A, FROZEN], False, SYNC, [1 + 2.5 + 2 + 2.5, 2.5 + 1 + 24]),
+        ([A, replace(FROZEN, snapshot=True)], False, SYNC, [1 + 2.5 + 2 + 2.5, 24 + 2 + 1 + 24]),
+        # A pool that only trains has no engine, and sends from two buckets. One that only serves has no trainer.
+        ([LEFT], False, UPDATE, [1]),
+        ([LEFT], False, SYNC, [1 + 2 * 2]),
+        ([SERVED], False, ROLLOUT, [24]),
+        ([SERVED], False, UPDATE, []),
+        # Weights from another pool arrive in two buckets, and a third passes them on, while the other engines serve.
+        ([SERVED], False, SYNC, [2.5 + 3 * 2]),
+        ([SERVED, B_SERVED], False, SYNC, [2.5 + 3 * 2 + 24] * 2),
+        # Pools send at the same time, each one policy after another.
+        ([SERVED, RIGHT_SERVED], False, SYNC, [2.5 + 3 * 2 + 24 + 3 * 2] * 2),
+        ([SERVED, RIGHT_SERVED, replace(RIGHT_SERVED, name="d")], False, SYNC, [2.5 + 3 * 2 + 2 * 24 + 3 * 2] * 3),
+    ],
+)
+def test_a_moment_takes_this_memory(policies, phases, moment, gib):
+    assert totals(Pool(policies, CARD, phases=phases), moment) == pytest.approx(gib, abs=0.01)
 
 
 def test_what_is_free_for_sglang_is_what_those_before_leave():
@@ -38,27 +68,10 @@ def test_what_is_free_for_sglang_is_what_those_before_leave():
     assert pool.caches["a"] - pool.caches["b"] == pytest.approx(0.3 * 3.5 * GIB)
 
 
-def test_weights_arrive_while_the_engines_before_are_awake_unless_in_phases():
-    together, phases = (totals(Pool([A, B], CARD, phases=phases), SYNC) for phases in (False, True))
-    assert together[0] == pytest.approx(together[1] - 24 + 2.5)
-    assert phases[0] == pytest.approx(phases[1]) == pytest.approx(together[0])
-
-
-def test_an_update_has_the_sleeping_engines_and_the_contexts_of_the_others():
-    alone, both = (totals(Pool(policies, CARD), UPDATE)[0] for policies in ([A], [A, B]))
-    assert both - alone == pytest.approx(2.5 + 1)
-
-
 def test_without_offload_the_others_stay_on_the_gpu():
     held = replace(HELD, name="b")
     moved, kept = (totals(Pool([A, other], CARD), LOG_PROBS)[0] for other in (B, held))
     assert (kept - moved) * GIB == pytest.approx(12 * MODEL.parameters / 4)
-
-
-def test_a_frozen_policy_has_an_engine_and_nothing_else():
-    pool = Pool([A, FROZEN], CARD)
-    assert totals(pool, ROLLOUT) == [pytest.approx(48 + 1)]
-    assert len(totals(pool, UPDATE)) == 1
 
 
 def test_lora_and_fsdp1_load_their_parameters_for_the_sync():
@@ -78,11 +91,7 @@ def test_the_host_is_fullest_while_a_tied_model_is_read_or_once_training_has_beg
     assert together.caches == {"a": 1 << 30, "d": 1 << 30}, "of its options, whatever the fraction"
 
 
-def test_a_critic_is_loaded_before_its_policy_and_then_waits_on_the_host_if_it_is_offloaded():
-    critic = replace(A, optimizer_offload=False)
-    shards = 4 * (65_536 + 4 * 16_384)  # of 64,000 and 9,000 bytes, rounded up
-    both = Pool([replace(A, critic=critic)], CARD).host(4)
-    assert both == {"a model being loaded": 4 * 4 * MODEL.parameters, "critic": shards}
+def test_the_larger_one_of_a_policy_and_its_critic_counts_while_they_are_loaded():
     large = replace(HELD, model=replace(MODEL, tensors=(10**9,), tied=False))
     assert Pool([replace(A, critic=large)], CARD).host(4) == {"a model being loaded": 4 * 10**9}
     served = replace(large, pool="left", serving_pool="serve", critic=large).at("serve")
@@ -93,43 +102,3 @@ def test_sglang_has_a_copy_per_replica_on_the_node():
     wide = replace(A, engine="sglang", tensor_parallel=2)
     untied = replace(wide, model=replace(MODEL, tied=False))
     assert Pool([untied], CARD).host(4)["engines' copies"] == 2 * MODEL.served
-
-
-APART = replace(HELD, pool="left", serving_pool="serve")
-
-
-def test_a_policy_that_is_served_elsewhere_has_no_engine_where_it_trains_and_no_trainer_where_it_is_served():
-    left, serve = (Pool([APART.at(pool)], CARD) for pool in ("left", "serve"))
-    alone = Pool([HELD], CARD)
-    # The context and the graphs of a sleeping engine are 2.5 GiB.
-    assert totals(left, UPDATE)[0] == pytest.approx(totals(alone, UPDATE)[0] - 2.5)
-    assert totals(serve, ROLLOUT) == [pytest.approx(24)] and not totals(serve, UPDATE)
-    assert (left.caches["a"], left.host(4).get("engines' copies")) == (0, None)
-
-
-def test_weights_from_another_pool_arrive_in_two_buckets_while_the_other_engines_serve():
-    first, second = APART.at("serve"), replace(APART, name="b").at("serve")
-    (alone,) = totals(Pool([first], CARD), SYNC)
-    assert alone * GIB == pytest.approx(2.5 * GIB + MODEL.served + 3 * first.bucket)
-    assert totals(Pool([first, second], CARD), SYNC) == [pytest.approx(alone + 24)] * 2
-
-
-def test_pools_that_send_at_the_same_time_have_buckets_beside_each_other():
-    first, second = APART.at("serve"), replace(APART, name="b", pool="right").at("serve")
-    third = replace(second, name="d")
-    (alone,) = totals(Pool([first], CARD), SYNC)
-    # By hand: 3 buckets of 2 GiB more, as `right` sends its policies one after another.
-    assert totals(Pool([first, second], CARD), SYNC) == [pytest.approx(alone + 24 + 6)] * 2
-    assert totals(Pool([first, second, third], CARD), SYNC)[0] == pytest.approx(alone + 48 + 6)
-
-
-def test_a_snapshot_gets_its_weights_into_a_bucket_beside_its_engine_awake():
-    frozen, snapshot = (totals(Pool([A, policy], CARD), SYNC)[1] for policy in (FROZEN, replace(FROZEN, snapshot=True)))
-    cache = Pool([A, FROZEN], CARD).caches["c"]
-    assert (snapshot - frozen) * GIB == pytest.approx(2 * GIB + cache)
-
-
-def test_a_sender_has_two_buckets_and_the_tensor_that_it_gathers():
-    (sends,) = totals(Pool([APART.at("left")], CARD), SYNC)
-    (rests,) = totals(Pool([APART.at("left")], CARD), ROLLOUT)
-    assert (sends - rests) * GIB == pytest.approx(2 * APART.bucket + 4 * MODEL.largest)

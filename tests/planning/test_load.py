@@ -105,7 +105,7 @@ def test_an_engine_that_reserves_no_share_of_the_gpu_has_no_fraction(read):
     assert served.fraction is None and "rollout.name=transformers is estimated as vLLM" in served.notes[0]
     own = {"rollout": {"name": "vllm", "gpu_memory_utilization": 0.4, "max_model_len": 99, "enforce_eager": True}}
     serving = read(mas__policies__a__overrides=own)
-    assert (serving.fraction, serving.max_model_len, serving.graphs) == (0.4, 99, False)
+    assert (serving.fraction, serving.max_model_len, serving.eager) == (0.4, 99, True)
 
 
 def test_packed_rows_have_a_mask_unless_flash_attn_computes_them(read):

@@ -43,7 +43,7 @@ def test_weights_are_divided_by_tensor_and_pipeline_parallel_ranks_and_copied_by
 
 def test_asleep_the_context_and_the_graphs_stay_and_what_an_engine_does_not_free():
     assert sum(serving.asleep(VLLM, 0).values()) == pytest.approx(2.5 * GIB)
-    assert sum(serving.asleep(replace(VLLM, graphs=False), 0).values()) == pytest.approx(1.5 * GIB)
+    assert sum(serving.asleep(replace(VLLM, eager=True), 0).values()) == pytest.approx(1.5 * GIB)
     assert serving.asleep(replace(VLLM, sleeps=False), 30 * GIB)["KV cache"] == 30 * GIB
     for engine, weights in ((SGLANG, MODEL.served), (VLLM, 0)):
         assert serving.asleep(replace(engine, serves_adapters=True), 0)["weights"] == weights

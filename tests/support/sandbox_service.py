@@ -7,8 +7,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock, Thread
+from threading import Lock
+
+from endpoint import serving
 
 Question = dict[str, object]
 # HTTP status and body of a response.
@@ -78,30 +79,6 @@ class Service:
 @contextmanager
 def sandbox_service(answer: Answer = runs, *plan: Answer) -> Iterator[Service]:
     service = Service(answer, list(plan))
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            status, body = service.asked(question) if self.path == "/run_code" else (404, b"not here")
-            try:
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-            except ConnectionError:
-                pass  # the client did not wait
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Print no requests among the output of the tests."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    service.url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with serving(service.asked, "/run_code") as endpoint:
+        service.url = endpoint.url.removesuffix("/v1")
         yield service
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -5,12 +5,20 @@ from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from pathlib import Path
 
-import yaml
-
-from verl_mas.run_folder.records import Record, packed
+import verl_mas
+from verl_mas.run_folder.records import Record, packed, unpacked
 from verl_mas.trainer.timeline import CHECKS, ENGINE, FILE, LAUNCH, SAMPLE, START, STEP, UPDATE, TimelineEvent
 
-DEFAULTS = yaml.safe_load((Path(__file__).parent / "session.yaml").read_text())
+# The record of a session, in which a test changes what it needs.
+PLAYED = verl_mas.run(
+    "single",
+    verl_mas.Task([{"role": "user", "content": "2 + 2?"}], "4", data_source="sums", extra_info={"index": 0}),
+    verl_mas.ScriptedLLM("Answer: 4"),
+)
+SESSION = unpacked(packed(PLAYED.record("finished"))) | {"started": 1.79e9, "seconds": 2.0}
+[ACT] = SESSION["acts"]
+ACT |= {"key": None, "prompt_tokens": 8, "response_tokens": 3, "sampled_tokens": 3, "stop_reason": "stop"}
+ACT |= {"started": 0.0, "seconds": 1.0, "reward": {**ACT["reward"], "team": 1.0, "score": 1.0}}
 # Texts with which a model, a tool or a user may try to break out of its element in the page.
 HOSTILE = [
     "</script><script>document.title='owned'</script>",
@@ -27,7 +35,7 @@ HOSTILE = [
 def act(agent: str = "solver", text: str = "Answer: 4", **more: object) -> Record:
     messages = [{"role": "system", "content": f"You are {agent}."}, {"role": "user", "content": "2 + 2?"}]
     own = {"agent": agent, "role": agent, "messages": messages, "text": text}
-    return {**deepcopy(DEFAULTS["act"]), **own, **more}
+    return {**deepcopy(ACT), **own, **more}
 
 
 def session(step: int = 1, uid: str = "1-0", number: int = 0, reward: float | None = 1.0, **more: object) -> Record:
@@ -36,7 +44,7 @@ def session(step: int = 1, uid: str = "1-0", number: int = 0, reward: float | No
     keyed = [{**one, "key": one["key"] or f"{uid}_{number}_{place}"} for place, one in enumerate(acts)]
     own = {"uid": uid, "group": uid, "session": number, "step": step, "acts": keyed}
     own["outcome"] = {"answer": "4", "reward": reward, "info": {}}
-    return {**deepcopy(DEFAULTS["session"]), **own, **more}
+    return {**deepcopy(SESSION), **own, **more}
 
 
 def write_run(folder: Path, records: Sequence[Record], worker: str = "0") -> Path:

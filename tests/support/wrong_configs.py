@@ -1,12 +1,17 @@
-"""Run `verl-mas check` on a sound command line that is followed by the arguments of a case."""
+"""Run `verl-mas check` on a sound command line that is followed by the arguments of a case.
+
+Also every setting of verl and of a team, with values that it refuses and values that it takes.
+"""
 
 import functools
+import math
 import os
 import pickle
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Literal, get_args, get_origin, is_typeddict
 from unittest.mock import MagicMock, patch
 
 from broken import time_limit
@@ -18,8 +23,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from verl_mas.checks import run
 from verl_mas.checks.report import CheckReport
+from verl_mas.checks.settings import takes
 from verl_mas.cli import check
 from verl_mas.config.compose import compose
+from verl_mas.config.schema import MasConfig
+from verl_mas.config.values import Hint, core_type, problems, settable
+from verl_mas.config.verl_settings import SettingsSection, verl_settings
 from verl_mas.errors import ConfigError
 from verl_mas.planning.hardware import parse_gpus
 
@@ -126,3 +135,46 @@ def assigned(sound: tuple[str, ...], overrides: list[Override]) -> DictConfig:
 @functools.cache
 def dumped(sound: tuple[str, ...]) -> bytes:
     return pickle.dumps(compose(sound))
+
+
+# Every setting with a type refuses some of these values.
+WRONG = ["no such value", 5, -1, 1.5, -(10**9), 10**9, True, [[]], math.nan, ""]
+# Most settings take one of these values.
+USUAL: list[object] = [None, False, True, 0, 1, 2, 64, 100_000, 0.0, 0.1, 0.5, 1.0, 2.5, "", "auto", "a", [], ["a"], {}]
+
+
+def verls() -> Iterator[tuple[str, Hint]]:
+    """Every setting of verl with a type, outside of the sections that are passed on to others."""
+
+    def below(section: SettingsSection) -> Iterator[tuple[str, Hint]]:
+        for key in section.keys:
+            path = f"{section.path}.{key}".lstrip(".")
+            inner = section.below(key)
+            if inner:
+                yield from below(inner)
+            elif key != "_target_":
+                yield path, takes(path) or section.hint(key)
+
+    return below(verl_settings())
+
+
+def ours(kind: Hint = MasConfig, path: str = "mas") -> Iterator[tuple[str, Hint]]:
+    """Every setting of the team; `x` stands for the names of agents, policies, pools and servers."""
+    for name, hint in settable(kind).items():
+        inner, here = core_type(hint), f"{path}.{name}"
+        yield here, hint
+        if get_origin(inner) is dict:
+            inner, here = get_args(inner)[1], f"{here}.x"
+        if is_dataclass(inner) or is_typeddict(inner):
+            yield from ours(inner, here)
+
+
+def refused_by(hint: Hint) -> list[object]:
+    return [value for value in WRONG if problems(hint, value, "it")]
+
+
+def taken_by(hint: Hint) -> list[object]:
+    """Some values that a setting takes, and every choice."""
+    parts = [hint, *get_args(hint), *(choice for part in get_args(hint) for choice in get_args(part))]
+    choices = [choice for part in parts if get_origin(part) is Literal for choice in get_args(part)]
+    return [value for value in [*USUAL, *choices] if not problems(hint, value, "it")]

@@ -22,7 +22,7 @@ from verl_mas.config.registry import nearest
 from verl_mas.environment.grading.forms import FORMS, MARKS
 from verl_mas.environment.grading.grader import Grader
 from verl_mas.environment.grading.qa import golden_answers
-from verl_mas.errors import ConfigError, ConfigWarning, DataError, MasError
+from verl_mas.errors import ConfigError, ConfigWarning, DataError, ForeignError, MasError, foreign
 from verl_mas.verl_.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow import Codec, Malformed
@@ -76,10 +76,11 @@ def _reward_manager(config: DictConfig) -> Iterator[Problem]:
     if not REWARD_MANAGER[manager.name].__module__.startswith("verl."):
         return  # A user's manager may read the tokenizer, which is not loaded here.
     try:
-        function = get_custom_reward_fn(config)
-        REWARD_MANAGER[manager.name](config=config, tokenizer=object(), compute_score=function)  # type: ignore[arg-type]
-    except Exception as error:  # noqa: BLE001  # verl's manager or the user's file raises it
-        yield ConfigError(value, rule=f"verl makes it when the run starts: {error}", fix="correct its settings")
+        with foreign():
+            function = get_custom_reward_fn(config)
+            REWARD_MANAGER[manager.name](config=config, tokenizer=object(), compute_score=function)  # type: ignore[arg-type]
+    except ForeignError as failed:
+        yield ConfigError(value, rule=f"verl makes it when the run starts: {failed.error}", fix="correct its settings")
 
 
 def _scored(run: ExaminedRun, first: FirstRows, grader: Grader | None, custom: str) -> Iterator[Problem]:

@@ -19,7 +19,7 @@ from verl_mas.checks.refusals import Problem
 from verl_mas.config.cluster import RAY_INIT, address, joined
 from verl_mas.config.placement import CPUS_PER_GPU, Resources, cpus_needed, gpus_needed, pool_shape, require, used_pools
 from verl_mas.engines.platform import DEVICE, selected
-from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.errors import ConfigError, ConfigWarning, ForeignError, foreign
 
 PLUGIN = "verl_mas.plugin"
 INSTALL = "apt-get install cuda-toolkit-13-0, from NVIDIA's repository"  # CUDA's compiler
@@ -43,10 +43,11 @@ def check_plugin() -> Iterator[ConfigError]:
 def import_error() -> str:
     """Import the plugin, and return the error of the import, which verl hides; empty if the import succeeds."""
     try:
-        importlib.import_module(PLUGIN)
-    except Exception as error:  # noqa: BLE001  # whatever the error is, it is shown
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+        with foreign():
+            importlib.import_module(PLUGIN)
+    except ForeignError as failed:
+        last = traceback.extract_tb(failed.error.__traceback__)[-1]
+        return f"{failed} ({last.filename}, line {last.lineno})"
     return ""
 
 

@@ -13,7 +13,16 @@ from typing import TypeVar
 
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_mas.errors import ConfigError, ConfigErrors, ConfigWarning, InvalidInput, MasError, refused_path
+from verl_mas.errors import (
+    ConfigError,
+    ConfigErrors,
+    ConfigWarning,
+    ForeignError,
+    InvalidInput,
+    MasError,
+    foreign,
+    refused_path,
+)
 
 T = TypeVar("T")
 
@@ -114,11 +123,10 @@ def user_code(seconds: float | None = None) -> Iterator[None]:
     takes longer than `seconds` is also an error.
     """
     try:
-        with _time_limit(seconds):
+        with foreign(MasError, KeyboardInterrupt, exits=True), _time_limit(seconds):
             yield
-    except (MasError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
+    except ForeignError as failed:
+        error = failed.error
         trace = traceback.TracebackException.from_exception(error)
         user_frames = [frame for frame in trace.stack if not _ours(frame.filename)]
         # Show only frames of user code. If there are none, our own call failed, so show all frames. A SyntaxError is

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import cast
+from typing import TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -20,9 +20,15 @@ from verl_mas.planning.model import ModelSize
 from verl_mas.planning.model_folder import size_in
 from verl_mas.planning.path import FASTEST, FLASH, TrainingPath, by_rows, training_path
 
+T = TypeVar("T")
 # Bytes by purpose, such as `weights`, `KV cache` or `Adam`.
 Terms = Mapping[str, float]
 HALF = ("bf16", "bfloat16", "fp16", "float16")  # names of the dtypes of two bytes, in verl's `model_dtype`
+
+
+def setting(key: str, default: T) -> T:
+    """Make a field with the value of a setting in the policy's section."""
+    return field(default=default, metadata={"key": key})
 
 
 @dataclass(frozen=True)
@@ -47,15 +53,15 @@ class Policy:
 
     # -- its engines
 
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
-    data_parallel: int = 1
-    graphs: bool = True  # CUDA graphs, which are kept while the engine sleeps
+    tensor_parallel: int = setting("rollout.tensor_model_parallel_size", 1)
+    pipeline_parallel: int = setting("rollout.pipeline_model_parallel_size", 1)
+    data_parallel: int = setting("rollout.data_parallel_size", 1)
+    eager: bool = setting("rollout.enforce_eager", False)  # Without CUDA graphs, which are kept while the engine sleeps
     bucket: int = 2 << 30  # Bytes of one bucket of a weight sync
-    max_model_len: int | None = None  # None: the model's context
+    max_model_len: int | None = setting("rollout.max_model_len", None)  # None: the model's context
     row: int = 0  # Tokens of the longest prompt and response
-    sequences: int = 256  # rollout.max_num_seqs
-    sleeps: bool = True  # rollout.free_cache_engine
+    sequences: int = setting("rollout.max_num_seqs", 256)
+    sleeps: bool = setting("rollout.free_cache_engine", True)
     cache_bytes: int | None = None  # Bytes of the KV cache on a GPU, if the engine's options set them
     kv_tokens: int = 0  # KV tokens of one engine
     # Its engine adds adapters to base weights. Some engines keep the base weights while they sleep.
@@ -74,16 +80,17 @@ class Policy:
     log_prob_tokens: int = 0  # Tokens of a micro batch of the log-probs, per GPU
     element: int = 4  # Bytes of a trained parameter: by default verl trains in float32
     fsdp2: bool = True
-    param_offload: bool = False
-    optimizer_offload: bool = False
+    param_offload: bool = setting("actor.fsdp_config.param_offload", False)
+    optimizer_offload: bool = setting("actor.fsdp_config.optimizer_offload", False)
     always_on_cpu: bool = False  # FSDP2's offload policy: parameters, gradients and Adam stay in host memory
-    checkpointing: bool = True  # Gradient checkpointing
-    by_tokens: bool = True  # Micro batches are filled up to a number of tokens (`use_dynamic_bsz`)
+    checkpointing: bool = setting("model.enable_gradient_checkpointing", True)
+    by_tokens: bool = setting("actor.use_dynamic_bsz", True)  # Micro batches are filled up to a number of tokens
     path: TrainingPath = FASTEST  # The kernels of attention and log-probs
     images: float = 0.0  # The largest possible share of image tokens in a micro batch: only prompts have images
-    reshard: bool = True  # A layer's gathered parameters are freed after its forward pass
+    # A layer's gathered parameters are freed after its forward pass.
+    reshard: bool = setting("actor.fsdp_config.reshard_after_forward", True)
     # Gradients are reduce-scattered only with the last micro batch. Until then every GPU has all gradients unsharded.
-    sync_once: bool = False
+    sync_once: bool = setting("actor.fsdp_config.use_no_sync_for_gradient_accumulation", False)
     # Bytes per logit in the log-prob pass: 2, plus 2 at a temperature other than 1, which makes a copy of the logits,
     # plus 4 if entropy is neither compiled nor chunked.
     logits: int = 2
@@ -184,7 +191,7 @@ def _served(run: Run, name: str, model: ModelSize) -> Policy:
     get, rollout = partial(OmegaConf.select, config[SECTION]), config[SECTION].rollout
     alone = local_policies(run.mas) == [name] and not spec.overrides
     facts, lora = facts_of(rollout.name), (get("model.lora_rank") or 0) > 0 and not get("model.lora.merge")
-    return Policy(
+    policy = Policy(
         name=name,
         model=model,
         engine=rollout.name,
@@ -197,19 +204,19 @@ def _served(run: Run, name: str, model: ModelSize) -> Policy:
         updates=run.view(name).updates_per_step,
         trainers=sum(pool_shape(run, spec.pool)),
         servers=sum(pool_shape(run, serving_pool(run.mas, name))),
-        tensor_parallel=rollout.tensor_model_parallel_size,
-        pipeline_parallel=rollout.pipeline_model_parallel_size,
-        data_parallel=rollout.data_parallel_size,
-        graphs=not rollout.enforce_eager,
         bucket=rollout.checkpoint_engine.update_weights_bucket_megabytes << 20,
-        max_model_len=rollout.max_model_len,
-        row=_row(rollout),
-        sequences=rollout.max_num_seqs,
-        sleeps=rollout.free_cache_engine,
+        row=rollout.prompt_length + rollout.response_length,
         cache_bytes=cache_bytes(run.view(name)),
         serves_adapters=lora and facts.takes_adapters,
         snapshot=spec.snapshot is not None,
     )
+    return _with_settings(policy, config[SECTION], "rollout.")
+
+
+def _with_settings(policy: Policy, section: DictConfig, *parts: str) -> Policy:
+    """Read the fields that are settings of these parts of a section."""
+    keys = {one.name: one.metadata["key"] for one in fields(Policy) if one.metadata}
+    return replace(policy, **{n: OmegaConf.select(section, key) for n, key in keys.items() if key.startswith(parts)})
 
 
 def _trained(policy: Policy, run: Run, name: str) -> Policy:
@@ -226,25 +233,14 @@ def _trained(policy: Policy, run: Run, name: str) -> Policy:
     rank, size = get("model.lora_rank") or 0, get(f"{fsdp}.fsdp_size") or -1
     targets = plain(get("model.target_modules")), plain(get("model.exclude_modules"))
     return replace(
-        policy,
+        _worker(policy, config[SECTION]),
         trains=True,
         updates=view.updates_per_step,
         shards=size if 0 < size < policy.trainers else policy.trainers,
-        update_tokens=_tokens(config, "actor.ppo_max_token_len_per_gpu", "actor.ppo_micro_batch_size_per_gpu"),
-        log_prob_tokens=_tokens(
-            config, "rollout.log_prob_max_token_len_per_gpu", "rollout.log_prob_micro_batch_size_per_gpu"
-        ),
-        element=_element(get(f"{fsdp}.model_dtype")),
-        fsdp2=get("actor.strategy") != "fsdp",
-        param_offload=bool(get(f"{fsdp}.param_offload")),
-        optimizer_offload=bool(get(f"{fsdp}.optimizer_offload")),
-        always_on_cpu=get("actor.strategy") == "fsdp2" and bool(get(f"{fsdp}.offload_policy")),
-        checkpointing=get("model.enable_gradient_checkpointing"),
-        by_tokens=get("actor.use_dynamic_bsz"),
+        update_tokens=_tokens(config, policy.row, "actor.ppo"),
+        log_prob_tokens=_tokens(config, policy.row, "rollout.log_prob"),
         path=path,
-        images=get("rollout.prompt_length") / max(1, _row(get("rollout"))) if model.vision else 0.0,
-        reshard=bool(get(f"{fsdp}.reshard_after_forward")),
-        sync_once=bool(get(f"{fsdp}.use_no_sync_for_gradient_accumulation")),
+        images=get("rollout.prompt_length") / max(1, policy.row) if model.vision else 0.0,
         logits=2 + 2 * copied + 4 * whole,
         logits_update=4 - 2 * in_place + 2 * entropy + 4 * copied,
         old_log_probs=view.old_log_prob_passes,
@@ -253,6 +249,17 @@ def _trained(policy: Policy, run: Run, name: str) -> Policy:
         adapter=rank * model.adapted(*targets),
         # With LoRA the model without its adapter is the reference.
         reference=not rank and bool(get("actor.use_kl_loss") or config.algorithm.get("use_kl_in_reward")),
+    )
+
+
+def _worker(policy: Policy, section: DictConfig) -> Policy:
+    """Read how the training processes of an actor hold their model."""
+    get = partial(OmegaConf.select, section)
+    return replace(
+        _with_settings(policy, section, "actor.", "model."),
+        element=2 if str(get("actor.fsdp_config.model_dtype")) in HALF else 4,
+        fsdp2=get("actor.strategy") != "fsdp",
+        always_on_cpu=get("actor.strategy") == "fsdp2" and bool(get("actor.fsdp_config.offload_policy")),
         saved=frozenset(get("actor.checkpoint.save_contents") or ()),
     )
 
@@ -276,18 +283,12 @@ def _critic(policy: Policy, run: Run) -> Policy:
     if view.critic_path != view.get("model.path"):
         model, _ = size_in(section.model, f"the critic of policy {policy.name}: ")
     tokens = section.get("ppo_infer_max_token_len_per_gpu") or CRITIC_TOKENS
+    actor = {**section, "fsdp_config": section.fsdp, "use_dynamic_bsz": True}
     return replace(
-        policy,
+        _worker(policy, OmegaConf.create({"actor": actor, "model": section.model})),
         model=model.as_value_model,
         update_tokens=tokens,
         log_prob_tokens=tokens,
-        element=_element(section.fsdp.model_dtype),
-        fsdp2=section.strategy != "fsdp",
-        param_offload=section.fsdp.param_offload,
-        optimizer_offload=section.fsdp.optimizer_offload,
-        always_on_cpu=section.strategy == "fsdp2" and section.fsdp.offload_policy,
-        checkpointing=section.model.enable_gradient_checkpointing,
-        by_tokens=True,
         path=replace(policy.path, log_probs=FLASH),
         logits=0,
         logits_update=0,
@@ -296,26 +297,16 @@ def _critic(policy: Policy, run: Run) -> Policy:
         shares=False,
         adapter=0,
         reference=False,
-        saved=frozenset(section.checkpoint.save_contents),
     )
 
 
-def _element(dtype: object) -> int:
-    """Bytes of a parameter of this dtype."""
-    return 2 if str(dtype) in HALF else 4
-
-
-def _row(rollout: DictConfig) -> int:
-    """Tokens of the longest prompt and response."""
-    return cast("int", rollout.prompt_length + rollout.response_length)
-
-
-def _tokens(config: DictConfig, budget: str, micro: str) -> int:
+def _tokens(config: DictConfig, row: int, prefix: str) -> int:
     """Number of tokens of a micro batch on one GPU: the token budget, or a fixed number of rows of maximal length."""
     get = partial(OmegaConf.select, config[SECTION])
     if get("actor.use_dynamic_bsz"):
-        return cast("int", get(budget))
-    return int((get(micro) or 1) * _row(get("rollout")) // (get("actor.ulysses_sequence_parallel_size") or 1))
+        return int(get(f"{prefix}_max_token_len_per_gpu"))
+    rows = get(f"{prefix}_micro_batch_size_per_gpu") or 1
+    return int(rows * row // (get("actor.ulysses_sequence_parallel_size") or 1))
 
 
 def _notes(model: ModelSize, config: DictConfig) -> Iterator[str]:

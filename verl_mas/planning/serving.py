@@ -37,7 +37,7 @@ def encoder(model: ModelSize) -> float:
 
 def beside(policy: Policy) -> Terms:
     """Memory of an awake engine besides weights and KV cache."""
-    return {"contexts": CONTEXT, "CUDA graphs": WORKSPACE + (GRAPHS if policy.graphs else 0.0)}
+    return {"contexts": CONTEXT, "CUDA graphs": WORKSPACE + (0.0 if policy.eager else GRAPHS)}
 
 
 def kv_cache(policy: Policy, card: float, free: float) -> float:

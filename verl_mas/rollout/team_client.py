@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -83,16 +84,19 @@ class Slices:
 
     async def acquire(self, balance: Acquire) -> tuple[str, Actor]:
         admitted: ray.ObjectRef[None] = self.actor.enter.remote(self.policy)
-        try:
+        with ExitStack() as undo:
+            # A request that is cancelled while it waits is still admitted later, and must leave then.
+            undo.callback(self._leave, admitted)
             with uncounted():
                 await admitted
-            return await balance()
-        except BaseException:
-            # A request that is cancelled while it waits is still admitted later, and must leave then.
-            leaving = asyncio.ensure_future(self._leave_after(admitted))
-            _LEAVING.add(leaving)
-            leaving.add_done_callback(_LEAVING.discard)
-            raise
+            server = await balance()
+            undo.pop_all()
+        return server
+
+    def _leave(self, admitted: ray.ObjectRef[None]) -> None:
+        leaving = asyncio.ensure_future(self._leave_after(admitted))
+        _LEAVING.add(leaving)
+        leaving.add_done_callback(_LEAVING.discard)
 
     async def _leave_after(self, admitted: ray.ObjectRef[None]) -> None:
         await admitted

@@ -22,7 +22,7 @@ from verl_mas.config.merge import CRITIC, snapshots
 from verl_mas.config.modes import COLOCATED, KEY, SEPARATE
 from verl_mas.config.placement import pool_shape
 from verl_mas.config.run import Run, View
-from verl_mas.errors import ConfigError, ConfigWarning, DiskError, MasError, raise_all
+from verl_mas.errors import ConfigError, ConfigWarning, DiskError, ForeignError, MasError, foreign, raise_all
 from verl_mas.planning.model_folder import local_folder, readable_json
 from verl_mas.run_folder.checkpoints import (
     DATA_FILE,
@@ -232,16 +232,15 @@ def writing(path: Path) -> Iterator[None]:
 def reading(folder: Path, part: str) -> Iterator[None]:
     """Raise DiskError if a part of the checkpoint in `folder` cannot be loaded, here or in the workers of a policy."""
     try:
-        yield
-    except (MasError, RayActorError):
-        # Do not convert these errors, because they do not come from a damaged file.
-        raise
-    except Exception as error:  # damaged bytes can raise anything
+        # Do not convert errors of verl-mas and lost processes, because they do not come from a damaged file.
+        with foreign(MasError, RayActorError):
+            yield
+    except ForeignError as failed:
         files = ", ".join(damaged(folder / part, "*.pt"))
-        value = f"{folder / part} cannot be read: {files + ': ' if files else ''}{_cause(error)}"
+        value = f"{folder / part} cannot be read: {files + ': ' if files else ''}{_cause(failed.error)}"
         rule = "a run resumes from a checkpoint that can be read"
         fix = choices(folder.parent, without=folder)
-        raise DiskError(value, rule=rule, fix=fix) from error
+        raise DiskError(value, rule=rule, fix=fix) from failed.error
 
 
 def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigError]:

@@ -26,7 +26,7 @@ from verl.utils.tracking import FileLogger, Tracking
 from verl_mas.config.cluster import sent_command
 from verl_mas.config.run import Run
 from verl_mas.engines.facts import facts_of
-from verl_mas.errors import DiskError
+from verl_mas.errors import DiskError, ForeignError, foreign
 from verl_mas.rollout.trajectories import folder_of
 from verl_mas.rollout.worker import ATTEMPT
 from verl_mas.run_folder import about, worker_log
@@ -105,13 +105,14 @@ def close(tracking: Tracking, how: str) -> None:
     failed run as finished."""
     code, status, state = ENDS[how]
     try:
-        if "mlflow" in tracking.logger:
-            importlib.import_module("mlflow").end_run(status)
-        if "swanlab" in tracking.logger:
-            tracking.logger.pop("swanlab").finish(state=state, error=how if state == "crashed" else None)
-        tracking.finish(exit_code=code)
-    except Exception as error:  # noqa: BLE001  # boundary: everything is saved, or another error ends the run
-        logger.warning("The loggers of the run could not be closed: %s", error)
+        with foreign():
+            if "mlflow" in tracking.logger:
+                importlib.import_module("mlflow").end_run(status)
+            if "swanlab" in tracking.logger:
+                tracking.logger.pop("swanlab").finish(state=state, error=how if state == "crashed" else None)
+            tracking.finish(exit_code=code)
+    except ForeignError as failed:  # only a warning: everything is saved, or another error ends the run
+        logger.warning("The loggers of the run could not be closed: %s", failed.error)
 
 
 PACKAGES = ("verl-mas", "verl", "torch", "transformers", "ray")

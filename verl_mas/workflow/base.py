@@ -11,7 +11,7 @@ from verl_mas.config.registry import Registry, nearest
 from verl_mas.config.schema import DEFAULT_POLICY, MasConfig, WorkflowSpec
 from verl_mas.config.user_code import load_module
 from verl_mas.config.values import check_fields, load_dataclass
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, ForeignError, foreign
 from verl_mas.workflow.agents import ResolvedAgent, resolve_agents, role_of
 from verl_mas.workflow.codecs import Codec
 from verl_mas.workflow.outcome import Outcome
@@ -130,8 +130,9 @@ def team_file(name: str) -> dict[str, object]:
     without a default are not listed.
     """
     try:
-        roles = dict.fromkeys(map(role_of, resolve(WorkflowSpec(name)).agents))
-    except Exception:  # noqa: BLE001  # user code; the checks report its errors
+        with foreign():
+            roles = dict.fromkeys(map(role_of, resolve(WorkflowSpec(name)).agents))
+    except ForeignError:  # the checks report errors of user code
         roles = {}
     agents = {role: {"policy": DEFAULT_POLICY} for role in roles}
     return {"defaults": ["team", "_self_"], "mas": {"workflow": {"name": name}, "agents": agents or None}}

@@ -3,7 +3,6 @@ replies of an act are in one row."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import math
@@ -15,7 +14,7 @@ from typing import Annotated, Literal
 
 from verl_mas.config.schema import AgentSpec
 from verl_mas.config.values import Checked, Count, Range
-from verl_mas.errors import EngineLost, SessionFault
+from verl_mas.errors import EngineLost, ForeignError, SessionFault, foreign
 from verl_mas.util.loops import together
 from verl_mas.util.text import encodable
 from verl_mas.workflow.client import Continuation, Generation, Message, Request, ToolCall, message_of
@@ -199,12 +198,12 @@ async def _outcome(name: str, call: Callable[[], Awaitable[object]]) -> _Answer:
     """Call a tool and return its answer. An exception of the tool becomes an error answer, unless it ends the session
     or the run."""
     try:
-        returned = await call()
-        result = returned if isinstance(returned, ToolResult) else ToolResult(returned)
-        return _Answer(_text(result.value), reward=result.reward, images=result.images)
-    except (EngineLost, SessionFault, asyncio.CancelledError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # foreign code may raise any exception
+        with foreign(EngineLost, SessionFault, KeyboardInterrupt, exits=True):
+            returned = await call()
+            result = returned if isinstance(returned, ToolResult) else ToolResult(returned)
+            return _Answer(_text(result.value), reward=result.reward, images=result.images)
+    except ForeignError as failed:
+        error = failed.error
         # Log the first error per tool and type. Wrong arguments from a model raise TypeErrors. If only one error per
         # tool were logged, a TypeError could hide other errors of the tool.
         if (name, type(error)) not in _LOGGED:

@@ -21,7 +21,7 @@ from verl_mas.engines.transformers.images import Images
 from verl_mas.engines.transformers.lora import Adapters, AdapterUpdate
 from verl_mas.engines.transformers.request import Options, RequestSampling, Sample
 from verl_mas.engines.transformers.weights import Packed, WeightUpdate
-from verl_mas.errors import EngineLost, RequestError
+from verl_mas.errors import EngineLost, ForeignError, RequestError, foreign
 from verl_mas.verl_.row import GLOBAL_STEPS, MAX_GLOBAL_STEPS, MIN_GLOBAL_STEPS, VERSIONS
 from verl_mas.verl_.types import Fields, Passed
 
@@ -217,21 +217,25 @@ class TransformersServer:
             while True:
                 await self._work.wait()
                 await self._whole.wait()
-                async with self._between_steps:
-                    # Check again, because the first bucket of an update may have arrived in the meantime.
-                    finished = await asyncio.to_thread(self.batcher.step) if self._whole.is_set() else []
-                for sample, listener in self._listeners.items():
-                    listener(sample.tokens)
-                self._resolve(finished)
-                if self.batcher.idle:
-                    self._work.clear()
-        except Exception as error:  # noqa: BLE001  raised to every caller
-            self._lost = EngineLost(f"engine {self.name} failed: {type(error).__name__}: {error}")
-            self._lost.__cause__ = error
+                with foreign():
+                    await self._step()
+        except ForeignError as failed:
+            self._lost = EngineLost(f"engine {self.name} failed: {failed}")
+            self._lost.__cause__ = failed.error
             for future in self.futures.values():
                 if not future.done():  # a caller may have been cancelled
                     future.set_exception(self._lost)
             self.futures.clear()
+
+    async def _step(self) -> None:
+        async with self._between_steps:
+            # Check again, because the first bucket of an update may have arrived in the meantime.
+            finished = await asyncio.to_thread(self.batcher.step) if self._whole.is_set() else []
+        for sample, listener in self._listeners.items():
+            listener(sample.tokens)
+        self._resolve(finished)
+        if self.batcher.idle:
+            self._work.clear()
 
     def _end_version(self, samples: Iterable[Sample]) -> None:
         """Record the version `global_steps` for the tokens that have no recorded version yet."""

@@ -13,7 +13,7 @@ import httpx
 
 from verl_mas.environment.retrieval.corpus import Passage
 from verl_mas.environment.retrieval.files import Row
-from verl_mas.errors import ConfigError, InvalidInput
+from verl_mas.errors import ConfigError, ForeignError, InvalidInput, foreign
 from verl_mas.util.bodies import TooLong, answered
 from verl_mas.util.loops import PerLoop, waited_for
 from verl_mas.util.text import bare_address
@@ -129,11 +129,11 @@ class RetrieverClient:
         finally:
             batch.full.set()
         try:
-            return await self._retrieve(batch.queries, topk)
-        except Exception as error:  # noqa: BLE001  # boundary: whatever fails, the sessions that wait get a result
+            with foreign():
+                return await self._retrieve(batch.queries, topk)
+        except ForeignError as failed:  # the sessions that wait get a result
             self.breaker.failed()
-            why = f"{self._shown}: {type(error).__name__}: {error}"
-            return [SearchResult(query, error=why) for query in batch.queries]
+            return [SearchResult(query, error=f"{self._shown}: {failed}") for query in batch.queries]
 
     async def _retrieve(self, queries: list[str], topk: int) -> list[SearchResult]:
         error = ""

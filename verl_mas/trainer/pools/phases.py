@@ -7,6 +7,7 @@ host memory.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import cast
 
 import ray
@@ -51,17 +52,20 @@ class TimeSlices:
 
     def _next_slice(self) -> None:
         if self._running == 0 and self._waiting and self._switch is None:
-            self._switch = asyncio.ensure_future(self._start_slice(next(iter(self._waiting))))
+            policy = next(iter(self._waiting))
+            self._switch = asyncio.ensure_future(self._wake(policy))
+            self._switch.add_done_callback(partial(self._start_slice, policy))
 
-    async def _start_slice(self, policy: str) -> None:
-        failure: Exception | None = None
-        try:
-            if policy != self.awake:
-                await self._change(self.awake, policy)
-                self.awake = policy
-        except Exception as error:  # noqa: BLE001  raised to every request that waits for this time slice
-            failure = error
-        self._switch = None
+    async def _wake(self, policy: str) -> None:
+        if policy != self.awake:
+            await self._change(self.awake, policy)
+            self.awake = policy
+
+    def _start_slice(self, policy: str, switch: asyncio.Task[None]) -> None:
+        """Admit the requests that wait for this time slice, or raise the error of the switch to all of them."""
+        if switch.cancelled():
+            return
+        failure, self._switch = switch.exception(), None
         for admitted in self._waiting.pop(policy):
             if admitted.done():
                 continue  # the caller was cancelled while it waited
