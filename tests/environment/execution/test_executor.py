@@ -2,8 +2,7 @@ import math
 
 import pytest
 
-from verl_mas.environment.execution.executor import Execution, register_executor
-from verl_mas.environment.execution.limits import Limits, Result, Status
+from verl_mas.environment.execution.executor import Execution, Limits, Result, Status, register_executor
 from verl_mas.errors import ConfigError
 
 

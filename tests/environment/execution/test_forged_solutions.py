@@ -9,9 +9,8 @@ import pytest
 from forged_solutions import FORGED
 from sandbox_service import sandbox_service
 
-from verl_mas.environment.execution.executor import Execution
-from verl_mas.environment.execution.limits import Call, Limits
-from verl_mas.environment.execution.unit_tests import Returns, Stdio, Verdict, run_tests
+from verl_mas.environment.execution.executor import Call, Execution, Limits
+from verl_mas.environment.execution.problem import Returns, Stdio, Verdict, run_tests
 
 # Limits for programs that do not end.
 BRIEF = Limits(cpu_s=1, wall_s=2, memory_mb=128)

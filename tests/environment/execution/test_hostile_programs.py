@@ -14,9 +14,8 @@ import pytest
 from hostile_programs import HONEST, HOSTILE, KINDS
 from hostile_programs.surroundings import Surroundings
 
-from verl_mas.environment.execution.executor import Execution, Executor
+from verl_mas.environment.execution.executor import Execution, Executor, Limits, Result, Status
 from verl_mas.environment.execution.executors.contained import Contained
-from verl_mas.environment.execution.limits import Limits, Result, Status
 
 ROOT = Path(__file__).parents[3]
 OTHER_USER = 65534

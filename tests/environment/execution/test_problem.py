@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_mas.environment.execution.limits import Call, Limits
-from verl_mas.environment.execution.problem import Problem
-from verl_mas.environment.execution.unit_tests import Returns, Stdio
+from verl_mas.environment.execution.executor import Call, Limits
+from verl_mas.environment.execution.problem import Problem, Returns, Stdio
 from verl_mas.errors import DataError
 
 ADD = Stdio("1 2", "3")

@@ -11,10 +11,9 @@ import pytest
 from ray_start import free_port
 from sandbox_service import Response, answer, sandbox_service
 
-from verl_mas.environment.execution.executor import Execution
+from verl_mas.environment.execution.executor import Answer, Call, Execution, Limits, Status
 from verl_mas.environment.execution.executors import sandbox_fusion
 from verl_mas.environment.execution.executors.sandbox_fusion import MAX_BODY, SandboxFusion
-from verl_mas.environment.execution.limits import Answer, Call, Limits, Status
 from verl_mas.errors import ConfigError, ExecutorFailed
 
 LIMITS = Limits(cpu_s=3, wall_s=30, output_bytes=1_000)
@@ -121,7 +120,9 @@ async def test_a_temporary_failure_is_tried_again_and_then_raised(failure):
         assert (await execute(service.url, limits=BRIEF)).stdout == "1\n"
         assert len(service.questions) == 3
         service.answer = failure
-        with pytest.raises(ExecutorFailed, match=rf"{service.url}/run_code: (HTTP|SandboxError|no response in 1 s)"):
+        with pytest.raises(
+            ExecutorFailed, match=rf"{service.url}/run_code: (HTTP|SandboxError|no whole response in 1 s)"
+        ):
             await execute(service.url, limits=BRIEF)
         assert len(service.questions) == 6
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_mas.environment.execution.limits import Answer, Call, Limits, Result, Status
-from verl_mas.environment.execution.unit_tests import (
+from verl_mas.environment.execution.executor import Answer, Call, Limits, Result, Status
+from verl_mas.environment.execution.problem import (
     Returns,
     Stdio,
     Verdict,

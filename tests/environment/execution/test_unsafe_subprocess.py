@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from verl_mas.environment.execution.executor import Execution
+from verl_mas.environment.execution.executor import Execution, Limits, Status
 from verl_mas.environment.execution.executors.unsafe_subprocess import UnsafeSubprocess, warn_once
-from verl_mas.environment.execution.limits import Limits, Status
 from verl_mas.errors import ConfigError
 
 LIMITS = Limits(cpu_s=5, wall_s=60, memory_mb=64, output_bytes=1_000)

@@ -5,7 +5,7 @@ import re
 import httpx
 import pytest
 
-from verl_mas.environment.retrieval.client import Breaker, RetrieverClient, check_reachable, retriever
+from verl_mas.environment.retrieval.client import Breaker, RetrieverClient, check_reachable, source
 from verl_mas.environment.retrieval.corpus import Passage
 from verl_mas.errors import ConfigError
 
@@ -45,7 +45,7 @@ async def test_concurrent_queries_share_requests_and_get_their_own_answers():
     found = await ask(server, *(f"q{i}" for i in range(100)), max_batch=64)
     assert [len(batch) for batch in server.batches] == [64, 36]
     expected = [Passage(f"q{i}-0", f"about q{i}", f"q{i}", 1.0) for i in range(100)]
-    assert [result.passages[0] for result in found] == expected and retriever(URL) is retriever(URL)
+    assert [result.passages[0] for result in found] == expected and source(URL) is source(URL)
 
 
 async def test_queries_with_another_topk_are_sent_in_another_request():

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from verl_mas.environment.execution.contained import harness
-from verl_mas.environment.execution.contained.child import NOT_COMPILED
-from verl_mas.environment.execution.executor import Executor
-from verl_mas.environment.execution.limits import DEFAULT, Answer, Call, Limits, Status
+from verl_mas.environment.execution.contained.sealed import NOT_COMPILED
+from verl_mas.environment.execution.executor import Answer, Call, Executor, Limits, Status
 
 SHELL = 128  # if a signal ends a command, a shell's exit code is this number plus the number of the signal
 MARK = "verl-mas answer: "
@@ -68,7 +67,7 @@ def status_of(exit_code: int, stderr: str, seconds: float, limits: Limits) -> St
     return Status.OUT_OF_MEMORY if stderr.rstrip().endswith("MemoryError") else Status.ERROR
 
 
-async def called(executor: Executor, program: str, calls: Sequence[Call], limits: Limits = DEFAULT) -> list[Answer]:
+async def called(executor: Executor, program: str, calls: Sequence[Call], limits: Limits = Limits()) -> list[Answer]:
     """Run the program and then the calls, and read one answer per call from the output."""
     wanted = [(call.function, call.args, dict(call.kwargs)) for call in calls]
     more = replace(limits, output_bytes=limits.output_bytes + harness.MAX_BYTES)

@@ -12,9 +12,8 @@ from contextlib import aclosing
 import psutil
 import pytest
 
-from verl_mas.environment.execution.executor import Execution
+from verl_mas.environment.execution.executor import Answer, Call, Execution, Limits, Result, Status
 from verl_mas.environment.execution.executors.contained import Contained
-from verl_mas.environment.execution.limits import Answer, Call, Limits, Result, Status
 from verl_mas.errors import ConfigError, ExecutorFailed
 
 SHORT = Limits(cpu_s=0.3, wall_s=0.8, memory_mb=64, output_bytes=1000)

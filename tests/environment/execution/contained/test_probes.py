@@ -7,9 +7,8 @@ import pytest
 
 from verl_mas.environment.execution.contained import probes
 from verl_mas.environment.execution.contained.probes import PROBES, SandboxProbe, got_through
-from verl_mas.environment.execution.executor import Execution
+from verl_mas.environment.execution.executor import Execution, Result, Status
 from verl_mas.environment.execution.executors.contained import Contained
-from verl_mas.environment.execution.limits import Result, Status
 from verl_mas.errors import ConfigError
 
 # These probes are not run without a sandbox: the first would trace the tests, a kernel may lack x32, and the last would

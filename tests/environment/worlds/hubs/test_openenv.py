@@ -18,9 +18,8 @@ from played import played
 from ray_start import free_port
 
 from verl_mas.environment.worlds import Setup
-from verl_mas.environment.worlds.hosts import Pool
+from verl_mas.environment.worlds.hosts import Pool, Stage
 from verl_mas.environment.worlds.hubs.openenv import Refused
-from verl_mas.environment.worlds.stage import Stage
 from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.workflow import Task
 from verl_mas.workflows.world import WorldTeam

@@ -13,8 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO
 
-from verl_mas.environment.execution.executor import SETTING, Execution, register_executor
-from verl_mas.environment.execution.limits import DEFAULT, Limits, Result, Status
+from verl_mas.environment.execution.executor import SETTING, Execution, Limits, Result, Status, register_executor
 from verl_mas.environment.execution.wrapper import called, status_of, wrapped
 from verl_mas.errors import ConfigError
 from verl_mas.util.loops import PerLoop
@@ -48,7 +47,7 @@ class UnsafeSubprocess:
                 rule = "programs import the packages of this Python"
                 raise ConfigError(value, rule=rule, fix="install it, or leave it out")
 
-    async def execute(self, program: str, stdin: str = "", limits: Limits = DEFAULT) -> Result:
+    async def execute(self, program: str, stdin: str = "", limits: Limits = Limits()) -> Result:
         memory = (limits.memory_mb + (PACKAGES_MB if self._packages else PYTHON_MB)) * 2**20
         rlimits = {"RLIMIT_AS": memory, "RLIMIT_FSIZE": limits.output_bytes, "RLIMIT_NOFILE": 64, "RLIMIT_CORE": 0}
         text = wrapped(program, limits, **rlimits)
