@@ -52,11 +52,6 @@ def slow(seconds: float):
     return late
 
 
-@pytest.fixture
-def nowhere() -> str:
-    return f"http://127.0.0.1:{free_port()}"
-
-
 @pytest.fixture(scope="module")
 def real():
     with sandbox_service() as service:
@@ -108,12 +103,7 @@ async def test_as_many_requests_at_once_as_there_are_slots():
 
 @pytest.mark.parametrize(
     "failure",
-    [
-        says(500, b"oh"),
-        says(429, b"slow down"),
-        says(200, {"status": "SandboxError", "message": "no pod"}),
-        slow(1.5),
-    ],
+    [says(429, b"slow down"), says(200, {"status": "SandboxError", "message": "no pod"}), slow(1.5)],
 )
 async def test_a_temporary_failure_is_tried_again_and_then_raised(failure):
     with sandbox_service(works, failure, failure) as service:
@@ -131,12 +121,9 @@ async def test_a_temporary_failure_is_tried_again_and_then_raised(failure):
     "nonsense",
     [
         says(404, b"not found"),
-        says(200, b"<html>welcome</html>"),
-        says(200, {"status": "Success"}),
         says(200, {"status": "Success", "run_result": FINISHED | {"return_code": 1}}),
         says(200, {"status": "Success", "run_result": FINISHED | {"return_code": False}}),
         says(200, {"status": "Success", "run_result": FINISHED | {"stdout": ["1"]}}),
-        says(200, {"status": "Success", "run_result": FINISHED | {"status": "Error"}}),
     ],
 )
 async def test_nonsense_is_raised_at_once_and_refused_before_a_run(nonsense):
@@ -155,7 +142,8 @@ async def test_a_flood_that_the_service_sends_whole_is_too_much_output_and_refus
             client(service.url).check()
 
 
-async def test_a_service_that_is_down_is_named_without_its_password(nowhere):
+async def test_a_service_that_is_down_is_named_without_its_password():
+    nowhere = f"http://127.0.0.1:{free_port()}"
     private = nowhere.replace("://", "://me:hunter2@") + "?key=hunter2"
     for failing in (execute(private), asyncio.to_thread(client(private).check)):
         with pytest.raises((ExecutorFailed, ConfigError), match=f"{nowhere}.*: ConnectError") as raised:
@@ -173,9 +161,3 @@ async def test_a_service_that_runs_programs_and_has_the_packages_is_ready(real):
         client(real.url, packages=["json", "numpie"]).check()
     with sandbox_service(works) as service, pytest.raises(ConfigError, match="does not run programs: '1"):
         client(service.url).check()
-
-
-@pytest.mark.nightly
-async def test_a_program_may_run_for_longer_than_an_http_client_waits_by_default():
-    with sandbox_service(slow(5.3)) as service:
-        assert (await execute(service.url, limits=Limits(wall_s=7))).ok

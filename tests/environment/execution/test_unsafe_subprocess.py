@@ -24,14 +24,12 @@ def executor() -> UnsafeSubprocess:
     ("program", "status"),
     [
         ("import os; print(os.read(0, os.fstat(0).st_size).decode())", Status.OK),
-        ("from __future__ import annotations; import sys; sys.stdout.write(input())", Status.OK),
         ("1 / 0", Status.ERROR),
         ("\0", Status.SYNTAX_ERROR),
         ("x = [0] * 10**9", Status.OUT_OF_MEMORY),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", Status.KILLED),
         ("while True: pass", Status.TIMED_OUT),
         ("while True: print('a' * 100)", Status.TOO_MUCH_OUTPUT),
-        ("open('file', 'w').write('a' * 2000)", Status.TOO_MUCH_OUTPUT),
         ("x = '" + "a" * 10_000_000 + "'; print(input())", Status.OK),
     ],
 )
@@ -64,13 +62,11 @@ async def test_a_program_has_no_environment_and_an_empty_folder_of_its_own(execu
 
 
 async def test_what_a_program_starts_ends_with_it(executor):
-    program = "import os, time\npid = os.fork()\nif pid == 0: time.sleep(60)\nprint(pid)"
-    result = await executor.execute(program)
-    assert result.ok and result.seconds < 30
-    until = time.monotonic() + 5
-    while time.monotonic() < until and Path(f"/proc/{result.stdout.strip()}").exists():
+    result = await executor.execute("import os, time\npid = os.fork()\nif pid == 0: time.sleep(60)\nprint(pid)")
+    until, process = time.monotonic() + 5, Path(f"/proc/{result.stdout.strip()}")
+    while time.monotonic() < until and process.exists():
         time.sleep(0.01)
-    assert not Path(f"/proc/{result.stdout.strip()}").exists()
+    assert result.ok and result.seconds < 30 and not process.exists()
 
 
 async def test_no_more_programs_at_once_than_slots():

@@ -1,13 +1,13 @@
 """Executors, which run programs that a model wrote: their interface, the limits and results of programs, and the
 settings that name an executor."""
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from verl_mas.config.registry import Registry
+from verl_mas.config.user_code import load_module
 from verl_mas.config.values import Above, Count, Positive, Range, check_fields
 from verl_mas.errors import ConfigError
 
@@ -193,12 +193,9 @@ def _factory(name: str) -> MakeExecutor:
     if ":" not in name:
         return EXECUTORS.find(name, f"{SETTING}.executor")
     module, _, attribute = name.partition(":")
-    try:
-        factory: MakeExecutor = getattr(importlib.import_module(module), attribute)
-        if not callable(factory):
-            raise TypeError(f"{attribute} is not callable")
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
+    factory: MakeExecutor | None = getattr(load_module(module, f"{SETTING}.executor"), attribute, None)
+    if not callable(factory):
         rule = 'it is a registered name, or "package.module:function", which makes an Executor from its settings'
-        fix = "give a function or class that takes a verl_mas.environment.execution.executor.Execution"
-        raise ConfigError(f"{SETTING}.executor={name}: {error}", rule=rule, fix=fix) from error
+        fix = f"define {attribute} there: a function or class that takes a {__name__}.Execution"
+        raise ConfigError(f"{SETTING}.executor={name}", rule=rule, fix=fix)
     return factory

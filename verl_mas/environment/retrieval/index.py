@@ -1,6 +1,8 @@
 """Indexes of passages: BM25 by tantivy, and dense vectors by faiss. An index is built once into a folder, and then
 memory-mapped from it."""
 
+from __future__ import annotations
+
 import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,13 +10,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
-import numpy as np
-
 from verl_mas.config.registry import Extra
 from verl_mas.config.values import Range
 from verl_mas.environment.retrieval.corpus import Passage
 from verl_mas.errors import ConfigError, DataError, DiskError
 from verl_mas.run_folder.disk import free_space, replaced
+from verl_mas.util.later import np, torch
 
 tantivy, faiss = Extra("tantivy", "search"), Extra("faiss", "search-dense")
 META = "index.json"
@@ -98,10 +99,8 @@ class Encoder:
     """Encodes texts as vectors of unit length by mean pooling. Texts get the prefixes with which e5 was trained."""
 
     def __init__(self, name: str):
-        import torch
         from transformers import AutoModel, AutoTokenizer
 
-        self._torch = torch
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(name)
@@ -112,18 +111,19 @@ class Encoder:
             raise ConfigError(value, rule=rule, fix="correct the name, check the network, or give a folder") from error
 
     def encode(self, texts: Sequence[str], prefix: str) -> np.ndarray:
-        with self._torch.inference_mode():
+        with torch.inference_mode():
             texts = [prefix + text for text in texts]
             shape = {"padding": True, "truncation": True, "max_length": MAX_TOKENS}
             inputs = self._tokenizer(texts, **shape, return_tensors="pt").to(self._device)
             states = self._model(**inputs).last_hidden_state.float()
             mask = inputs["attention_mask"][..., None]
             mean = (states * mask).sum(1) / mask.sum(1)
-            return self._torch.nn.functional.normalize(mean, dim=-1).cpu().numpy()
+            return torch.nn.functional.normalize(mean, dim=-1).cpu().numpy()
 
 
 def write_dense(passages: Iterable[Passage], path: Path, encoder: str) -> int:
     """Write an index; return the number of passages."""
+    faiss.require()
     model, index, offsets = Encoder(encoder), None, [0]
     with open(path / PASSAGES, "wb") as file:
         for batch in _batches(passages):

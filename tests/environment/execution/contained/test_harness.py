@@ -7,18 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from verl_mas.environment.execution.contained.harness import (
-    MAX_BYTES,
-    MAX_DEPTH,
-    NotPlain,
-    dump_calls,
-    dumps,
-    loads,
-    marked_lines,
-    read_answers,
-    run_calls,
-    script,
-)
+from verl_mas.environment.execution.contained import harness
+from verl_mas.environment.execution.contained.harness import MAX_BYTES, MAX_DEPTH, NotPlain, dumps, loads, read_answers
 
 scalars = (
     st.none()
@@ -141,14 +131,14 @@ EXPECTED = [
 
 def test_a_script_for_another_interpreter_prints_the_same_answers():
     program = PROGRAM + "print('#answer {\"value\": 0}')"
-    text = script(program, CALLS, "#secret ")
+    text = harness.script(program, CALLS, "#secret ")
     run = subprocess.run([sys.executable, "-I", "-c", text], capture_output=True, text=True, check=True)
-    assert read_answers(marked_lines(run.stdout, "#secret "), len(CALLS), "missing") == EXPECTED
+    assert read_answers(harness.marked_lines(run.stdout, "#secret "), len(CALLS), "missing") == EXPECTED
 
 
 def test_a_program_that_fails_answers_no_call():
     lines: list[str] = []
-    run_calls("1 / 0", dump_calls(CALLS), lines.append)
+    harness.run_calls("1 / 0", harness.dump_calls(CALLS), lines.append)
     assert read_answers(f"{lines[0]}\n", 2, "missing") == [(None, "ZeroDivisionError: division by zero")] * 2
 
 

@@ -8,6 +8,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import aclosing
+from pathlib import Path
 
 import psutil
 import pytest
@@ -184,11 +185,12 @@ async def test_after_closing_nothing_runs_and_waiting_programs_fail():
     await executor.aclose()
 
 
-SCRIPT = """
-import asyncio, os, sys
+IMPORTS = """
+import asyncio, signal, sys, psutil
 from verl_mas.environment.execution.executors.contained import Contained
 from verl_mas.environment.execution.executor import Execution
-import psutil
+"""
+SCRIPT = """
 async def main():
     executor = Contained(Execution())
     await executor.execute("1")
@@ -203,7 +205,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("how", ["wait", "leave"])
 def test_nothing_outlives_its_process(how):
-    command = [sys.executable, "-c", SCRIPT, how]
+    command = [sys.executable, "-c", IMPORTS + SCRIPT, how]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
         pids = [int(word) for word in process.stdout.readline().split()]
@@ -212,6 +214,44 @@ def test_nothing_outlives_its_process(how):
             process.send_signal(signal.SIGKILL)
         assert gone(pids)
         assert process.stderr.read() == ""
+
+
+async def test_the_fork_server_gets_nothing_of_its_caller(tmp_path, monkeypatch):
+    for module in ("random", "json", "sitecustomize", "contained", "numpy"):
+        (tmp_path / f"{module}.py").write_text("1 / 0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    poison = {"PYTHONPATH": str(tmp_path), "PYTHONWARNINGS": "error", "LD_PRELOAD": "/none.so", "KEY": "secret"}
+    for name, value in {**poison, "LD_LIBRARY_PATH": "/none"}.items():
+        monkeypatch.setenv(name, value)
+    executor, (inherited, _) = Contained(Execution()), os.pipe()
+    os.set_inheritable(inherited, True)
+    async with aclosing(executor):
+        result = await executor.execute("import random, json; print(json.dumps(1))")
+        (server,) = map(psutil.Process, executor.pids())
+        family = [server, *server.children(recursive=True)]
+        opened = [os.readlink(file) for one in family for file in Path(f"/proc/{one.pid}/fd").iterdir()]
+        environment = {name for one in family for name in one.environ()}
+    assert result.stdout == "1\n", result.stderr
+    assert not environment & poison.keys() and "LD_LIBRARY_PATH" in environment
+    assert {name.split(":")[0] for name in opened} == {"/dev/null", "/memfd", "pipe", "socket"}
+    assert os.readlink(f"/proc/self/fd/{inherited}") not in opened and sum("socket" in name for name in opened) == 1
+
+
+def test_signals_that_the_caller_ignores_or_blocks_change_nothing():
+    ignored = [signal.SIGCHLD, signal.SIGUSR2, signal.SIGXCPU]
+    script = f"""{IMPORTS}
+for number in {[int(number) for number in ignored]}:
+    signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGCHLD, signal.SIGUSR2, signal.SIGXFSZ}})
+async def main():
+    executor = Contained(Execution())
+    print(*[(await executor.execute("print(1)")).status.name for _ in range(20)])
+    await executor.aclose()
+asyncio.run(main())
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    assert run.stdout.split() == ["OK"] * 20, run.stderr
 
 
 def test_another_machine_is_refused(monkeypatch):
@@ -236,11 +276,7 @@ async def test_packages_are_imported_if_they_are_allowed():
 
 @pytest.mark.parametrize(
     ("package", "fix"),
-    [
-        ("no_such_package", "pip install no_such_package"),
-        ("json", "leave it out"),
-        ("typing_extensions", "leave it out"),
-    ],
+    [("no_such_package", "pip install"), ("json", "leave it out"), ("typing_extensions", "leave it out")],
 )
 def test_a_package_that_cannot_be_imported_is_refused(package, fix):
     with pytest.raises(ConfigError, match=f"packages: '{package}'") as refused:
@@ -249,9 +285,7 @@ def test_a_package_that_cannot_be_imported_is_refused(package, fix):
 
 
 WITHOUT_SECCOMP = """
-from verl_mas.environment.execution.executors.contained import Contained
 from verl_mas.environment.execution.contained.seccomp import Filter, Instruction
-from verl_mas.environment.execution.executor import Execution
 refused = [(0x20, 0, 0, 0), (0x15, 0, 3, 157), (0x20, 0, 0, 16), (0x15, 0, 1, 22), (6, 0, 0, 0x50001)]
 refused.append((6, 0, 0, 0x7FFF0000))
 Filter([Instruction(*step) for step in refused]).install()
@@ -263,7 +297,7 @@ except Exception as error:
 
 
 def test_a_machine_without_the_filter_is_refused():
-    run = subprocess.run([sys.executable, "-c", WITHOUT_SECCOMP], capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, "-c", IMPORTS + WITHOUT_SECCOMP], capture_output=True, text=True, check=True)
     assert "ConfigError mas.workflow.args.execution.executor=contained" in run.stdout, run.stdout + run.stderr
     assert "prctl" in run.stdout and "sandbox_fusion" in run.stdout
 
