@@ -53,14 +53,7 @@ def test_texts_are_normalised_as_by_squad():
 
 
 @pytest.mark.parametrize(
-    ("answer", "golden", "score"),
-    [
-        ("Barack Obama", ["Obama"], 2 / 3),
-        ("x", ["y"], 0.0),
-        ("", ["y"], 0.0),
-        ("b a c c", ["c b c"], 1.0),
-        ("p q", ["z", "p"], 2 / 3),
-    ],
+    ("answer", "golden", "score"), [("", ["y"], 0.0), ("b a c c", ["c b c"], 1.0), ("p q", ["z", "p"], 2 / 3)]
 )
 def test_f1_is_the_overlap_of_words(answer, golden, score):
     assert f1(answer, golden) == pytest.approx(score)

@@ -5,7 +5,7 @@ import re
 import httpx
 import pytest
 
-from verl_mas.environment.retrieval.client import Breaker, RetrieverClient, check_reachable, source
+from verl_mas.environment.retrieval.client import Breaker, RetrieverClient, check_source, source
 from verl_mas.environment.retrieval.corpus import Passage
 from verl_mas.errors import ConfigError
 
@@ -80,11 +80,11 @@ async def test_the_password_of_a_retriever_is_in_no_message():
     private = "http://me:hunter2@127.0.0.1:9/retrieve?key=hunter2"
     shown = re.escape("http://127.0.0.1:9/retrieve: ConnectError")
     with pytest.raises(ConfigError, match=shown) as raised:
-        check_reachable(private, topk=3)
+        check_source(private, topk=3)
     (found,) = await ask(Server(503), "q", url=private, retries=0)
     assert "hunter2" not in f"{raised.value} {found.error}" and "HTTP 503" in found.error
     with pytest.raises(ConfigError, match=re.escape("the retriever does not serve: http://[::1: ")):
-        check_reachable("http://[::1", topk=3)
+        check_source("http://[::1", topk=3)
 
 
 async def test_a_query_that_cannot_be_sent_or_is_cancelled_fails_alone():
@@ -119,6 +119,6 @@ def test_the_start_check_asks_for_as_many_passages_as_the_run_will(monkeypatch):
         return httpx.Response(200, json={"result": [[]]}) if served else httpx.Response(422, text="topk")
 
     monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", few)
-    check_reachable(URL, topk=100)
+    check_source(URL, topk=100)
     with pytest.raises(ConfigError, match="HTTP 422: topk"):
-        check_reachable(URL, topk=1000)
+        check_source(URL, topk=1000)

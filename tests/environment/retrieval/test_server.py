@@ -7,7 +7,7 @@ pytest.importorskip("tantivy")
 import httpx
 from starlette.testclient import TestClient
 
-from verl_mas.environment.retrieval.client import check_reachable
+from verl_mas.environment.retrieval.client import check_source
 from verl_mas.environment.retrieval.corpus import Passage
 from verl_mas.environment.retrieval.index import build
 from verl_mas.environment.retrieval.server import create_app
@@ -95,7 +95,7 @@ def test_before_the_index_is_loaded_the_server_is_alive_but_not_ready(index, mon
             httpx.AsyncHTTPTransport, "handle_async_request", lambda _, asked: through.handle_async_request(asked)
         )
         with pytest.raises(ConfigError, match=r"HTTP 503.*not loaded yet(.|\n)*wait until its /ready answers 200"):
-            check_reachable("http://here/retrieve", topk=3)
+            check_source("http://here/retrieve", topk=3)
     loaded.set()
     assert ready(client).get("/ready").json()["passages"] == 20
 

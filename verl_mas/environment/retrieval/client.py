@@ -211,20 +211,15 @@ def source(where: str, topk: int = 3, timeout_s: float = 30.0) -> PassageSource:
     return clients[key]
 
 
-def check_source(where: str, topk: int) -> None:
-    """Refuse a source that cannot be used, before training starts."""
-    if "://" in where:
-        check_reachable(where, topk)
-    else:
+def check_source(where: str, topk: int, timeout_s: float = 10.0) -> None:
+    """Refuse a source that cannot be used, before training starts. A server gets a query in the same way as in a run,
+    so this works for any `/retrieve` server."""
+    if "://" not in where:
         read_meta(Path(where))
-
-
-def check_reachable(url: str, topk: int, timeout_s: float = 10.0) -> None:
-    """Send a query in the same way as a run, and refuse a server that does not answer. This works for any `/retrieve`
-    server."""
+        return
 
     async def found() -> SearchResult:
-        client = RetrieverClient(url, topk, timeout_s, retries=0)
+        client = RetrieverClient(where, topk, timeout_s, retries=0)
         try:
             return await client.search("ping")
         finally:

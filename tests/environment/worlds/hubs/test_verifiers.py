@@ -196,12 +196,10 @@ def test_an_environment_is_trained_in(main_ppo, tmp_path, taskset, agents, polic
         f"data.train_files={tmp_path}/train.parquet data.val_files={tmp_path}/test.parquet"
     )
     done = main_ppo(tmp_path / "run", *run.split())
-    assert done.exit_code == 0, done.output[-6000:]
-    assert len(done.steps) == 3
+    assert done.exit_code == 0 and len(done.steps) == 3, done.output[-6000:]
     for metrics in done.steps.values():
         assert metrics["session/dropped"] == metrics["session/retried"] == 0
         rows = [value for name, value in metrics.items() if name.endswith("/rows/real") and name.startswith("policy/")]
         # A reply that is cut is not continued.
-        least, most = 16 * len(workflow.agents), metrics["session/acts/mean"] * 16
-        assert len(rows) == policies.count("{}") and least <= sum(rows) <= most
+        assert len(rows) == policies.count("{}") and sum(rows) >= 16 * len(workflow.agents)
         assert all(value < 1e-6 for name, value in metrics.items() if name.endswith("rollout_probs_diff_max"))
