@@ -3,7 +3,6 @@
 The service decides how well programs are contained. SandboxFusion's default configuration isolates nothing.
 """
 
-import asyncio
 import json
 import secrets
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from collections.abc import Mapping
 import httpx
 
 from verl_mas.environment.execution.executor import SETTING, Execution, Limits, Result, Status, register_executor
-from verl_mas.environment.execution.wrapper import called, status_of, wrapped
+from verl_mas.environment.execution.wrapper import Wrapped, status_of, wrapped
 from verl_mas.environment.service import ServiceDown, ServiceFailed, beginning, posted, repeated
 from verl_mas.errors import ConfigError, ExecutorFailed
 from verl_mas.util.bodies import TooLong
@@ -29,13 +28,12 @@ RETRIES, BACKOFF_S, MARGIN_S = 4, 0.5, 30.0
 
 
 @register_executor("sandbox_fusion")
-class SandboxFusion:
+class SandboxFusion(Wrapped):
     """The client of one service. A request that fails permanently raises ExecutorFailed."""
 
     def __init__(self, settings: Execution):
+        super().__init__(settings)
         self._url = _address(settings.url)
-        self._packages, self._limits = tuple(settings.packages), settings.limits
-        self._slots = PerLoop(lambda: asyncio.Semaphore(settings.slots))
         # The client sets no limits: slots limit the connections, and `posted` limits the time of the whole request.
         self._http = PerLoop(lambda: httpx.AsyncClient(trust_env=False, timeout=None, limits=httpx.Limits()))
 
@@ -46,7 +44,7 @@ class SandboxFusion:
 
         async def probe() -> Result:
             try:
-                return await self._run(program, word, self._limits)
+                return await self._asked(program, word, self._limits)
             finally:
                 await self.aclose()
 
@@ -60,21 +58,18 @@ class SandboxFusion:
         if result.last_line != word:
             raise self._refused(f"does not run programs: {result.stdout!r:.80} instead of {word}")
 
-    async def execute(self, program: str, stdin: str = "", limits: Limits = Limits()) -> Result:
-        try:
-            async with self._slots.here():
-                return await repeated(lambda: self._run(program, stdin, limits), RETRIES, BACKOFF_S)
-        except ServiceFailed as error:
-            raise ExecutorFailed(f"{self._url}: {error}") from error
-
-    call = called
-
     async def aclose(self) -> None:
         client = self._http.discard()
         if client is not None:
             await client.aclose()
 
     async def _run(self, program: str, stdin: str, limits: Limits) -> Result:
+        try:
+            return await repeated(lambda: self._asked(program, stdin, limits), RETRIES, BACKOFF_S)
+        except ServiceFailed as error:
+            raise ExecutorFailed(f"{self._url}: {error}") from error
+
+    async def _asked(self, program: str, stdin: str, limits: Limits) -> Result:
         """Send one request. A failure of the program is in the result; a failure of the service is raised."""
         question = {
             "code": wrapped(program, limits),
