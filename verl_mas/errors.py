@@ -14,9 +14,11 @@ Session faults are counted in `session/faults/<kind>`, written with cause and tr
 logged: the first of each kind whole, the others in one line. Any other exception ends the run with its traceback; a
 command prints its message and exits with 1.
 
-Capture. `failures()` is the boundary around user workflows and clients: it converts their exceptions to a
-`SessionFault`. An exception of a tool becomes the result of its call, unless it is a SessionFault or EngineLost. Other
-code catches only exceptions that it expects; a broad `except` elsewhere is a boundary, and a comment gives the reason.
+Capture. Code that is not verl-mas's own may raise any exception. It runs within `foreign()`, which raises a
+`ForeignError` in place of that exception and lets cancellation and Ctrl-C pass. `failures()` is the boundary around
+user workflows and clients: it converts their exceptions to a `SessionFault`. An exception of a tool becomes the result
+of its call, unless it is a SessionFault or EngineLost. Other code catches only exceptions that it expects; a broad
+`except` is the boundary of a process or thread, and a comment gives the reason.
 """
 
 import asyncio
@@ -26,6 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from types import TracebackType
 
 from verl_mas.util.text import bare_address, encodable
 
@@ -186,6 +189,37 @@ class PromptTooLong(SessionFault):
     """A conversation that does not fit in a prompt of its policy."""
 
 
+class ForeignError(MasError):
+    """An exception of code that is not verl-mas's own. `error` is that exception."""
+
+    def __init__(self, error: BaseException):
+        super().__init__(_described(error))
+        self.error = error
+
+
+class foreign:
+    """The boundary around foreign code: raises a ForeignError in place of an exception of that code.
+
+    Cancellation, Ctrl-C and exceptions of the types `passing` are raised unchanged. With `exits`, every other exception
+    becomes a ForeignError: a session or a file of the user must not end its process with SystemExit or a panic of Rust.
+    Without `exits`, such exceptions, which are no `Exception`, are raised unchanged.
+    """
+
+    def __init__(self, *passing: type[BaseException], exits: bool = False):
+        self._caught = BaseException if exits else Exception
+        self._passing = (*passing, asyncio.CancelledError)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        passes = isinstance(error, self._passing) or is_interrupt(error)
+        if isinstance(error, self._caught) and not passes:
+            raise ForeignError(error) from error
+
+
 @contextmanager
 def failures(*, agent: str | None = None, turn: int | None = None) -> Iterator[None]:
     """The boundary around user code and clients: an exception inside becomes a SessionFault with its agent and turn.
@@ -194,25 +228,22 @@ def failures(*, agent: str | None = None, turn: int | None = None) -> Iterator[N
     thread.
     """
     try:
-        yield
-    except (EngineLost, asyncio.CancelledError):
-        raise
+        with foreign(EngineLost, SessionFault, exits=True):
+            yield
     except SessionFault as error:
         if error.agent is not None or agent is None:
             raise
         raise type(error)(error.kind, error.cause, agent=agent, turn=turn) from error
-    except (TimeoutError, asyncio.TimeoutError) as error:
-        raise SessionFault(FaultKind.TIMEOUT, _described(error), agent=agent, turn=turn) from error
-    except BaseException as error:  # foreign code may raise anything, such as a panic of Rust
-        if is_interrupt(error):
-            raise
+    except ForeignError as failed:
         # Inside an act the client raised the error, so the act was refused. Between acts, it is an error of the
         # workflow.
         kind = FaultKind.WORKFLOW if agent is None else FaultKind.REFUSED
-        raise SessionFault(kind, _described(error), agent=agent, turn=turn) from error
+        if isinstance(failed.error, TimeoutError | asyncio.TimeoutError):
+            kind = FaultKind.TIMEOUT
+        raise SessionFault(kind, _described(failed.error), agent=agent, turn=turn) from failed.error
 
 
-def is_interrupt(error: BaseException) -> bool:
+def is_interrupt(error: BaseException | None) -> bool:
     """Whether an error is the user's Ctrl-C, and not a KeyboardInterrupt that code of a session raised. Python raises
     Ctrl-C only in the main thread."""
     return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import sys
 import traceback
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 
@@ -47,14 +48,15 @@ def _load_file(where: str, setting: str) -> ModuleType:
         raise _missing(where, setting)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException as error:
+    with ExitStack() as undo:
         # A second import must fail in the same way instead of finding a half-loaded module.
-        del sys.modules[name]
-        if isinstance(error, SyntaxError) and error.filename is None:  # null bytes
-            error.filename = str(file)
-        raise
+        undo.callback(sys.modules.pop, name, None)
+        try:
+            spec.loader.exec_module(module)
+        except SyntaxError as error:
+            error.filename = error.filename or str(file)  # it is None for null bytes
+            raise
+        undo.pop_all()
     return module
 
 

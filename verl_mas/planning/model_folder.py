@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.merge import SECTION
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, ForeignError, foreign
 from verl_mas.planning.known_models import known
 from verl_mas.planning.model import ModelSize, size_of
 from verl_mas.util import installed_version
@@ -174,11 +174,12 @@ def tokenizer_in(folder: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(folder)
-    except Exception as error:  # Several packages raise many types
-        value = f"{folder} has no tokenizer that transformers loads: {str(error).partition(chr(10))[0]:.200}"
+        with foreign():
+            return AutoTokenizer.from_pretrained(folder)
+    except ForeignError as failed:
+        value = f"{folder} has no tokenizer that transformers loads: {str(failed.error).partition(chr(10))[0]:.200}"
         fix = "save the tokenizer beside the model with tokenizer.save_pretrained"
-        raise ConfigError(value, rule="a model folder holds a tokenizer", fix=fix) from error
+        raise ConfigError(value, rule="a model folder holds a tokenizer", fix=fix) from failed.error
 
 
 class UnknownSize(ConfigError):
@@ -197,10 +198,11 @@ def size_in(model: DictConfig, who: str) -> tuple[ModelSize, str]:
     if own := OmegaConf.select(model, "override_config.max_position_embeddings"):
         found = {**found, "max_position_embeddings": own}
     try:
-        return size_of(found), source
-    except Exception as error:  # constructors of models may raise any type
+        with foreign():
+            return size_of(found), source
+    except ForeignError as failed:
         # For an unknown model type, the error of transformers ends with a list of all known types. Remove this list.
-        value = f"{who}{source}: {str(error).partition('. Should contain')[0]}"
+        value = f"{who}{source}: {str(failed.error).partition('. Should contain')[0]}"
         rule = f"the plan is made with the model that transformers {installed_version('transformers')} builds from it"
         fix = "set model.path to a model that it has, or install a version that has this one and that verl allows"
-        raise UnknownSize(value, rule=rule, fix=fix) from error
+        raise UnknownSize(value, rule=rule, fix=fix) from failed.error

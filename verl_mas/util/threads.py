@@ -19,17 +19,18 @@ def begun(work: Callable[[], T], name: str) -> Future[T]:
     """
     future = Future[T]()
     future.set_running_or_notify_cancel()  # cancelling a waiting caller does not cancel the work
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # noqa: BLE001  boundary: the waiting caller raises it
-            # An asyncio future refuses StopIteration, and a coroutine would misread the other two exceptions.
-            special = isinstance(error, StopIteration | KeyboardInterrupt | GeneratorExit)
-            future.set_exception(RuntimeError(repr(error)) if special else error)
-
-    Thread(target=run, name=name, daemon=True).start()
+    Thread(target=settle, args=(future, work), name=name, daemon=True).start()
     return future
+
+
+def settle(future: Future[T], work: Callable[[], T]) -> None:
+    """Run `work`, and give the future its result or its exception."""
+    try:
+        future.set_result(work())
+    except BaseException as error:  # noqa: BLE001  boundary: the waiting caller raises it
+        # An asyncio future refuses StopIteration, and a coroutine that waits would misread the other exceptions.
+        special = isinstance(error, StopIteration | KeyboardInterrupt | GeneratorExit | asyncio.CancelledError)
+        future.set_exception(RuntimeError(repr(error)) if special else error)
 
 
 async def in_thread(work: Callable[[], T], name: str = "tool") -> T:

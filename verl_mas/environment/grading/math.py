@@ -23,7 +23,7 @@ from verl_mas.config.registry import Extra
 from verl_mas.environment.grading import process_pool
 from verl_mas.environment.grading.grader import UNKNOWN, unknown
 from verl_mas.environment.grading.process_pool import BoundedPool
-from verl_mas.errors import DataError
+from verl_mas.errors import DataError, ForeignError, foreign
 from verl_mas.workflow.codecs import Boxed, Malformed
 
 if TYPE_CHECKING:
@@ -132,8 +132,9 @@ def parse_in_two_stages() -> None:
 
         def parse(self, latex_str: str) -> Basic:
             try:
-                tree: Basic = super().parse(latex_str)
-            except Exception:  # noqa: BLE001  # boundary: latex2sympy raises plain Exception for what it cannot parse
+                with foreign():
+                    tree: Basic = super().parse(latex_str)
+            except ForeignError:
                 self.mode = PredictionMode.LL
                 tree = super().parse(latex_str)
             return tree

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from verl_mas.config.mcp import McpSpec
 from verl_mas.environment.mcp import guard as mcp_guard
-from verl_mas.errors import ConfigError, EngineLost, raise_all
+from verl_mas.errors import ConfigError, EngineLost, ForeignError, foreign, raise_all
 from verl_mas.util.loop_thread import LoopThread
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.tools import CallContext, Tool
@@ -164,14 +164,15 @@ class _McpServer:
         cannot be used."""
         connection = await self._connected()
         try:
-            result = await connection.client.call_tool(tool, arguments)
+            with foreign():
+                result = await connection.client.call_tool(tool, arguments)
         except asyncio.CancelledError:
             # The call may have taken too long, so check the server.
             self._look_after(connection)
             raise
-        except Exception as error:  # the boundary: a server may fail in any way
+        except ForeignError as failed:
             await asyncio.shield(self._look_after(connection))
-            raise McpError(_why(error)) from error
+            raise McpError(_why(failed.error)) from failed.error
         self._lost = 0
         if result.is_error:
             raise McpError(_text(result))
@@ -243,25 +244,29 @@ class _Connection:
         self._owner = asyncio.create_task(self._own(server))
 
     async def _own(self, server: _McpServer) -> None:
+        try:
+            with foreign():
+                await self._serve(server)
+        except ForeignError as failed:
+            if not self.ready.done():
+                why = _why(failed.error, server.spec.start_timeout_s)
+                self.ready.set_exception(EngineLost(f"{server}: {why}{_tail(server.log)}"))
+            else:
+                logger.warning("MCP server %s ended with an error: %s", server.name, _why(failed.error))
+
+    async def _serve(self, server: _McpServer) -> None:
         """Own the connection in one task, because anyio's scopes must be exited by the task that entered them."""
         import anyio
         from mcp import Client
 
-        try:
-            server.log.parent.mkdir(parents=True, exist_ok=True)
-            with server.log.open("a", errors="replace") as log, anyio.fail_after(server.spec.start_timeout_s) as limit:
-                transport = _transport(server.spec, log)
-                async with Client(transport, cache=None, message_handler=server.noticed) as self.client:
-                    self.tools = await _tools(self.client)
-                    limit.deadline = math.inf
-                    self.ready.set_result(None)
-                    await self._stop.wait()
-        except Exception as error:  # noqa: BLE001  # the boundary: a server may fail in any way
-            if not self.ready.done():
-                why = _why(error, server.spec.start_timeout_s)
-                self.ready.set_exception(EngineLost(f"{server}: {why}{_tail(server.log)}"))
-            else:
-                logger.warning("MCP server %s ended with an error: %s", server.name, _why(error))
+        server.log.parent.mkdir(parents=True, exist_ok=True)
+        with server.log.open("a", errors="replace") as log, anyio.fail_after(server.spec.start_timeout_s) as limit:
+            transport = _transport(server.spec, log)
+            async with Client(transport, cache=None, message_handler=server.noticed) as self.client:
+                self.tools = await _tools(self.client)
+                limit.deadline = math.inf
+                self.ready.set_result(None)
+                await self._stop.wait()
 
     async def answers(self) -> bool:
         listing = asyncio.ensure_future(self.client.list_tools())

@@ -19,7 +19,7 @@ from verl_mas.environment.retrieval.corpus import Passage
 from verl_mas.environment.retrieval.files import Row
 from verl_mas.environment.retrieval.index import Index, open_index, read_meta
 from verl_mas.environment.service import ServiceDown, ServiceFailed, posted, repeated
-from verl_mas.errors import ConfigError, DataError
+from verl_mas.errors import ConfigError, DataError, ForeignError, foreign
 from verl_mas.util.bodies import TooLong
 from verl_mas.util.loops import PerLoop, waited_for
 from verl_mas.util.text import bare_address
@@ -133,12 +133,13 @@ class RetrieverClient:
         finally:
             batch.full.set()
         try:
-            passages = await repeated(lambda: self._retrieve(batch.queries, topk), self.retries, self.backoff_s)
+            with foreign(ServiceFailed):
+                passages = await repeated(lambda: self._retrieve(batch.queries, topk), self.retries, self.backoff_s)
             return [SearchResult(query, tuple(hits)) for query, hits in zip(batch.queries, passages, strict=True)]
         except ServiceFailed as error:
             why = str(error)
-        except Exception as error:  # noqa: BLE001  # boundary: whatever fails, the sessions that wait get a result
-            why = f"{type(error).__name__}: {error}"
+        except ForeignError as failed:  # the sessions that wait get a result
+            why = str(failed)
             self.breaker.failed(why)
         return [SearchResult(query, error=f"{self._shown}: {why}") for query in batch.queries]
 

@@ -21,12 +21,14 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Literal, TypeAlias, cast
 
 from verl_mas.environment.worlds.world import Observation, Script, Setup, View, World, find
-from verl_mas.errors import FaultKind, MasError, SessionFault
+from verl_mas.errors import FaultKind, ForeignError, MasError, SessionFault, foreign
+from verl_mas.util.threads import settle
 
 Kind: TypeAlias = Literal["thread", "process"]
 MOST_BYTES = 64 << 20  # limit of an answer from a process
@@ -180,10 +182,7 @@ class InThread:
             result, method, arguments = call
             if not result.set_running_or_notify_cancel():
                 continue
-            try:
-                result.set_result(made(method, arguments))
-            except BaseException as error:  # noqa: BLE001  (the boundary: foreign worlds may raise any exception)
-                result.set_exception(error if isinstance(error, Exception) else Failed(repr(error)))
+            settle(result, partial(made, method, arguments))
 
 
 class InProcess(InThread):
@@ -239,9 +238,10 @@ def main() -> None:
             return
         result, failure = None, None
         try:
-            result = getattr(stage, method)(*arguments)
-        except BaseException as error:  # noqa: BLE001  (the boundary: worlds of others may raise anything)
-            failure = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+            with foreign(exits=True):
+                result = getattr(stage, method)(*arguments)
+        except ForeignError as failed:
+            failure = f"{failed}\n{''.join(traceback.format_exception(failed.error))}"
         connection.send((result, failure))
 
 
@@ -303,16 +303,15 @@ class Stages:
     async def _call(self, method: str, *arguments: object) -> object:
         name, limit = self._world, self._limit_s
         try:
-            return await self._host.call(method, arguments, limit)
+            with foreign(Late, MasError, exits=True):
+                return await self._host.call(method, arguments, limit)
         except Late as error:
             cause = f"world {name}: {method} took more than {limit:g} s; rule: mas.workflow.args.step_timeout_s; "
             cause += "fix: raise it, or set mas.workflow.args.runs_in=process, where a world that hangs is ended"
             raise SessionFault(FaultKind.WORLD, cause) from error
-        except MasError:
-            raise
-        except Exception as error:  # the boundary: foreign worlds may raise any exception
-            cause = str(error) if isinstance(error, Died | Failed) else f"{type(error).__name__}: {error}"
-            raise SessionFault(FaultKind.WORLD, f"world {name}: {method}: {cause}") from error
+        except ForeignError as failed:
+            cause = failed.error if isinstance(failed.error, Died | Failed) else failed
+            raise SessionFault(FaultKind.WORLD, f"world {name}: {method}: {cause}") from failed.error
 
 
 class Pool:
