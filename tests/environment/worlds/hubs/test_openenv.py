@@ -197,11 +197,3 @@ def test_a_server_that_cannot_be_used_is_refused_before_the_run(server, world, o
     team = WorldTeam(world=world, options={**guessing(server).options, **options})
     with pytest.raises(ConfigError, match=message):
         team.check()
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("setup", [guessing, tools])
-def test_a_policy_trains_in_it(setup, server, train_world):
-    made = setup(server, steps=3)
-    metrics = train_world(f"openenv/{made.name}", dict(made.options), learns=False)
-    assert metrics["agent/player/acts"] > 0
