@@ -10,7 +10,7 @@ import pytest
 from forged_solutions import FORGED
 from sandbox_service import sandbox_service
 
-from verl_mas.environment.execution.executor import Answer, Call, Execution, Executor, Limits, Status
+from verl_mas.environment.execution.executor import Call, Execution, Executor, Limits, Status
 from verl_mas.environment.execution.problem import Returns, Stdio, Verdict, run_tests
 
 LIMITS = Limits(cpu_s=3, memory_mb=64, output_bytes=1000)
@@ -57,13 +57,38 @@ async def test_no_more_programs_at_once_than_slots(executor):
     assert time.monotonic() - start > 0.6
 
 
+PROGRAM = """
+import dataclasses, os, sys
+@dataclasses.dataclass
+class Solution:
+    total: int = 0
+    def add(self, a, b=1): return a + b
+class Always(int):
+    __eq__ = lambda self, other: True
+def f(x): return (x, {1: x})
+def noise(): print('{"value": 0}', end=''); return 1 / 0
+def leave(): sys.exit(3)
+def strange(): return Always(1)
+def long(): return "x" * 2_000_000
+def stop(): os._exit(0)
+if __name__ == "__main__": raise RuntimeError("not run as a script")
+"""
+
+
 async def test_calls_are_answered_with_plain_values_until_the_program_ends(executor):
-    program = "import os\ndef f(x): return (x, {1: x})\ndef g(): print('noise', end=''); return 1 / 0\n"
-    program += "def h(): os._exit(0)"
-    calls = [Call("f", [{True}]), Call("g"), Call("absent"), Call("f", [], {"x": float("inf")}), Call("h"), Call("g")]
-    one, two, three, four, *ended = await executor.call(program, calls, LIMITS)
-    assert one == Answer(({True}, {1: {True}})) and four.value == (float("inf"), {1: float("inf")})
-    assert "ZeroDivisionError" in two.error and "NameError" in three.error and all(answer.error for answer in ended)
+    right = [Call("f", [{True}]), Call("f", [], {"x": float("inf")}), Call("Solution.add", [1], {"b": 5})]
+    wrong = {
+        "noise": "ZeroDivisionError: division by zero",
+        "leave": "SystemExit: 3",
+        "strange": "NotPlain: a value of type Always",
+        "long": "a value of more than 1000000 bytes",
+        "absent": "NameError: name 'absent' is not defined",
+    }
+    calls = [*right, *map(Call, [*wrong, "stop", "f"])]
+    answers = await executor.call(PROGRAM, calls, LIMITS)
+    assert [answer.value for answer in answers[:3]] == [({True}, {1: {True}}), (float("inf"), {1: float("inf")}), 6]
+    assert [answer.error for answer in answers[:-2]] == [None, None, None, *wrong.values()]
+    assert all(answer.error and answer.value is None for answer in answers[-2:])
 
 
 def hidden_tests() -> list[Stdio | Returns]:

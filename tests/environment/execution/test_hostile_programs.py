@@ -70,7 +70,7 @@ async def test_an_honest_program_runs_as_in_any_python(executor, case):
 
 
 def test_the_corpus_has_every_kind():
-    assert len(HOSTILE) >= 131 and len(HONEST) >= 20
+    assert len(HOSTILE) >= 131 and len(HONEST) >= 19
     assert all(len(cases) >= 3 for cases in KINDS.values())
     names = [case.name for case in [*HOSTILE, *HONEST]]
     assert len(names) == len(set(names))
