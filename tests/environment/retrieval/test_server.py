@@ -1,4 +1,5 @@
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -102,7 +103,7 @@ def test_before_the_index_is_loaded_the_server_is_alive_but_not_ready(index, mon
 
 def test_a_failed_load_is_reported_by_ready_and_to_the_caller():
     told: list[BaseException] = []
-    client = TestClient(create_app(lambda: open("/no/such/disk"), failed=told.append))
+    client = TestClient(create_app(Path("/no/such/disk").read_bytes, failed=told.append))
     while (answer := client.get("/ready").json())["error"] is None:
         pass
     assert "/no/such/disk" in answer["error"] and isinstance(told[0], FileNotFoundError)
