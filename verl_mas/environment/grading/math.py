@@ -57,7 +57,7 @@ class Grade(enum.Enum):
 
 
 # Answers of each kind, which are checked at the start, because sympy imports modules and fills caches on first use.
-_WARM_UP = (
+WARM_UP = (
     ("\\frac{1}{2}", "0.5"),
     ("\\sqrt{2}", "2^{1/2}"),
     ("x^2+1", "(x+1)^2-2x"),
@@ -197,7 +197,7 @@ class AnswerChecker:
     def __post_init__(self) -> None:
         math_verify.require()
         self._pool = BoundedPool(
-            f"{__name__}:grade_with_sympy", workers=self.workers, limit_s=self.limit_s, warm_up=_WARM_UP
+            f"{__name__}:grade_with_sympy", workers=self.workers, limit_s=self.limit_s, warm_up=WARM_UP
         )
         # Sessions of one task often give the same answer.
         self._cache: dict[_Pair, Grade] = {}
