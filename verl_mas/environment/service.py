@@ -32,7 +32,7 @@ async def posted(client: httpx.AsyncClient, url: str, question: object, seconds:
         raise ServiceDown(f"{type(error).__name__}: {error}".rstrip(": ")) from error
     if status != 200:
         failure = ServiceDown if status == 429 or status >= 500 else ServiceFailed
-        raise failure(f"HTTP {status}: {beginning(body)}")
+        raise failure(f"HTTP {status}: {beginning(body)!r}")
     return body
 
 

@@ -120,5 +120,5 @@ def test_the_start_check_asks_for_as_many_passages_as_the_run_will(monkeypatch):
 
     monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", few)
     check_source(URL, topk=100)
-    with pytest.raises(ConfigError, match="HTTP 422: topk"):
+    with pytest.raises(ConfigError, match="HTTP 422: 'topk'"):
         check_source(URL, topk=1000)

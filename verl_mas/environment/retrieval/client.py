@@ -145,21 +145,16 @@ class RetrieverClient:
 
     async def _retrieve(self, queries: list[str], topk: int) -> list[list[Passage]]:
         if not self.breaker.admits():
-            raise ServiceFailed(
-                f"circuit open after repeated failures, of which the last is: {self.breaker.last_failure}"
-            )
+            raise ServiceFailed(f"circuit open after repeated failures, the last: {self.breaker.last_failure}")
         question = {"queries": queries, "topk": topk, "return_scores": True}
         try:
             body = await posted(self._http, self.url, question, 2 * self.timeout_s, MAX_RESPONSE_BYTES)
-        except TooLong as error:
-            self.breaker.succeeded()
-            raise ServiceFailed(str(error)) from error
         except ServiceDown as error:
             self.breaker.failed(str(error))
             raise
-        except ServiceFailed:
+        except (ServiceFailed, TooLong) as error:
             self.breaker.succeeded()
-            raise
+            raise ServiceFailed(str(error)) from error
         self.breaker.succeeded()
         return _passages(body, len(queries))
 
