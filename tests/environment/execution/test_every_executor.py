@@ -38,7 +38,7 @@ def executor(request) -> Iterator[Executor]:
         ("x = = 1", Status.SYNTAX_ERROR, ""),
         ("'\ud800'", Status.SYNTAX_ERROR, ""),
         ("import time; time.sleep(9)", Status.TIMED_OUT, ""),
-        ("x = bytearray(10**9)", Status.OUT_OF_MEMORY, ""),
+        ("x = bytearray(10**15)", Status.OUT_OF_MEMORY, ""),
         ("print('x' * 3_000_000)", Status.TOO_MUCH_OUTPUT, "x" * 1000),
         ("import ctypes; ctypes.string_at(0)", Status.KILLED, ""),
     ],
