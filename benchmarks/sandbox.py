@@ -20,8 +20,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from verl_mas.environment.execution.executor import Execution, Executor
-from verl_mas.environment.execution.limits import Limits, Result, Status
+from verl_mas.environment.execution.executor import Execution, Executor, Limits, Result, Status
 
 Run = Callable[[str, str], Awaitable[str]]
 PRINT = ("print(1)", "")

@@ -16,8 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from verl_mas.environment.worlds.hosts import Kind, Pool
-from verl_mas.environment.worlds.stage import Stage
+from verl_mas.environment.worlds.hosts import Kind, Pool, Stage
 from verl_mas.environment.worlds.world import Setup, View, find
 
 Actions = Mapping[str, str]

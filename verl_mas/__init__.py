@@ -55,19 +55,19 @@ if TYPE_CHECKING:
     from verl_mas.config.values import Above as Above
     from verl_mas.config.values import Range as Range
     from verl_mas.engines.facts import register_engine as register_engine
+    from verl_mas.environment.execution.executor import Answer as Answer
+    from verl_mas.environment.execution.executor import Call as Call
     from verl_mas.environment.execution.executor import Execution as Execution
     from verl_mas.environment.execution.executor import Executor as Executor
+    from verl_mas.environment.execution.executor import Limits as Limits
+    from verl_mas.environment.execution.executor import Result as Result
+    from verl_mas.environment.execution.executor import Status as Status
     from verl_mas.environment.execution.executor import register_executor as register_executor
-    from verl_mas.environment.execution.limits import Answer as Answer
-    from verl_mas.environment.execution.limits import Call as Call
-    from verl_mas.environment.execution.limits import Limits as Limits
-    from verl_mas.environment.execution.limits import Result as Result
-    from verl_mas.environment.execution.limits import Status as Status
     from verl_mas.environment.execution.problem import Problem as Problem
-    from verl_mas.environment.execution.unit_tests import Returns as Returns
-    from verl_mas.environment.execution.unit_tests import Stdio as Stdio
-    from verl_mas.environment.execution.unit_tests import Verdict as Verdict
-    from verl_mas.environment.execution.unit_tests import run_tests as run_tests
+    from verl_mas.environment.execution.problem import Returns as Returns
+    from verl_mas.environment.execution.problem import Stdio as Stdio
+    from verl_mas.environment.execution.problem import Verdict as Verdict
+    from verl_mas.environment.execution.problem import run_tests as run_tests
     from verl_mas.environment.grading.grader import grader as grader
     from verl_mas.environment.grading.grader import register_grader as register_grader
     from verl_mas.environment.grading.math import AnswerChecker as AnswerChecker

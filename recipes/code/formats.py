@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from verl_mas.environment.execution.limits import Call, Plain
-from verl_mas.environment.execution.unit_tests import Returns, Stdio, Test, read_assert
+from verl_mas.environment.execution.executor import Call, Plain
+from verl_mas.environment.execution.problem import Returns, Stdio, Test, read_assert
 from verl_mas.environment.retrieval.files import Row
 from verl_mas.errors import DataError
 

@@ -11,10 +11,8 @@ from enum import Enum
 from verl_mas.config.hydra.recipe.code.formats import Draft, Drop, Dropped
 from verl_mas.config.values import Count
 from verl_mas.environment.execution.contained.harness import NotPlain, dumps
-from verl_mas.environment.execution.executor import Executor
-from verl_mas.environment.execution.limits import Limits, Status
-from verl_mas.environment.execution.problem import Problem
-from verl_mas.environment.execution.unit_tests import Returns, Stdio, Test, run_tests
+from verl_mas.environment.execution.executor import Executor, Limits, Status
+from verl_mas.environment.execution.problem import Problem, Returns, Stdio, Test, run_tests
 from verl_mas.errors import DataError
 
 EXAMPLE_CHARACTERS = 2_000  # a test with a longer input and output is not searched for in a statement

@@ -12,11 +12,9 @@ from functools import cache
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import Item, sampled
-from verl_mas.environment.coding.cases import ShortCase, WrittenCase
-from verl_mas.environment.execution.executor import Execution, Executor
-from verl_mas.environment.execution.limits import Answer, Call, Limits, Result, Status
-from verl_mas.environment.execution.problem import Problem
-from verl_mas.environment.execution.unit_tests import Stdio
+from verl_mas.environment.coding.prompts import ShortCase, WrittenCase
+from verl_mas.environment.execution.executor import Answer, Call, Execution, Executor, Limits, Result, Status
+from verl_mas.environment.execution.problem import Problem, Stdio
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp, demonstrate
 from verl_mas.util.splits import TEST, TRAIN, split_of
 from verl_mas.workflow import Request, Task

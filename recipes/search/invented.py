@@ -16,9 +16,8 @@ from functools import cached_property
 from verl_mas.cli._arguments import whole
 from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import Item
-from verl_mas.environment.retrieval.client import SearchResult
+from verl_mas.environment.retrieval.client import PassageSource, SearchResult
 from verl_mas.environment.retrieval.corpus import Passage, write_corpus
-from verl_mas.environment.retrieval.source import PassageSource
 from verl_mas.errors import ConfigError
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp, demonstrate
 from verl_mas.util.splits import TEST, TRAIN

@@ -2,7 +2,6 @@
 
 import json
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
@@ -39,7 +38,7 @@ def test_rows_are_in_verls_format(made):
 
 def test_templates_name_columns_and_braces_are_doubled(made):
     options = ["--template", "{{{topic}}}: {question}", "--system", "Be brief.", "--source", "my_{topic}"]
-    row = made(ROWS, *options, "--keep", "topic", "--split", "test")[0]
+    (row,) = made(ROWS, *options, "--keep", "topic", "--split", "test", "--limit", "1")
     assert [message["content"] for message in row["prompt"]] == ["Be brief.", "{sums}: 1+1?"]
     assert row["data_source"] == "my_sums" and row["extra_info"] == {"split": "test", "index": 0, "topic": "sums"}
 
@@ -63,12 +62,6 @@ def test_other_formats_give_the_same_rows(made, name, content):
     assert row["prompt"][0]["content"] == "1+1, or?" and row["reward_model"]["ground_truth"] == "2"
 
 
-def test_parquet_is_read_and_only_the_first_rows_on_request(tmp_path):
-    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "a.parquet")
-    assert main(["rows", f"{tmp_path}/a.parquet", "--out", f"{tmp_path}/b.parquet", "--limit", "1"]) == 0
-    assert pq.read_table(tmp_path / "b.parquet").num_rows == 1
-
-
 def test_images_are_stored_and_stand_where_the_prompt_has_them(made, tmp_path):
     Image.new("1", (1, 1)).save(tmp_path / "a.png")
     rows = [{"question": "What is it?", "answer": "a cat", "picture": "a.png"}]
@@ -89,19 +82,15 @@ def test_images_are_stored_and_stand_where_the_prompt_has_them(made, tmp_path):
         (ROWS, ["--template", "Solve {}"], "braces without a column"),
         (ROWS, ["--template", "{question} {answer}"], "with the answers of answer"),
         (ROWS, ["--template", "Solve it"], "names no column"),
-        (ROWS, ["--template", "Solve {question"], "write {{ and }}"),
         (ROWS, ["--template", "{question:>9}"], "a format in braces"),
-        (ROWS, ["--answer", "truth"], "row 1 has no column 'truth'.*known: answer, question, topic"),
         ([*ROWS, {"question": "3?", "answer": None}], [], "row 3: answer is empty"),
         ([*ROWS, {"answer": 1}], [], "row 3 has no column 'question'"),
         ([ROWS[0], {"question": "2?", "answer": ["4", "four"]}], [], "a column of parquet has one type"),
         ([{"question": "1?", "answer": 1, "picture": "no.png"}], ["--images", "picture"], "'no.png' is no file"),
         ([{"chat": [{"role": "user"}]}], ["--template", "{chat}", "--no-answer"], "row 1: chat has the message"),
         ([{"chat": ["a"]}], ["--template", "Say {chat}", "--no-answer"], "row 1: chat is a list"),
-        ([{"question": " ", "answer": 1}], [], "row 1: question is empty"),
         ([{"question": "a", "answer": [""]}], [], "an answer is not empty"),
         (ROWS, ["--keep", "split"], "--keep split"),
-        ([{"chat": []}], ["--template", "{chat}", "--no-answer"], "row 1: chat is empty"),
         ([], [], "no rows"),
     ],
 )
@@ -116,11 +105,8 @@ def test_a_row_that_does_not_fit_is_refused_with_its_number(made, tmp_path, rows
     [
         ("mine.jsonl", '{"question": "1?", "answer": 1}\n{"question": \n', "line 2"),
         ("mine.csv", "question,answer\n1?,2\n3?\n", "line 3 has 1 cells"),
-        ("mine.csv", "question,answer\n1?,2,3\n", "line 2 has 3 cells"),
         ("mine.csv", "question,answer,answer\n1?,2,3\n", "the header is"),
         ("mine.json", '["1?"]', "no list of objects"),
-        ("mine.json", '[{"question": "1?"}', "a .json file holds a list of objects"),
-        ("mine.json", "1?", "one JSON object per line"),
         ("mine.json", '{"question": "1?", "answer": 2}', "one object"),
         ("mine.txt", "", "the file must exist and end in"),
     ],

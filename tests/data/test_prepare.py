@@ -8,11 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from verl_mas.cli.data import main
-from verl_mas.config.hydra.recipe.math.data import TEST
-from verl_mas.config.hydra.recipe.search.data import Search
+from verl_mas.config.hydra.recipe.math.data import TEST, math_item
+from verl_mas.config.hydra.recipe.search.data import Search, search_item
 from verl_mas.config.hydra.recipe.tool_math.data import ToolMath
 from verl_mas.data import sources
-from verl_mas.data.items import Item, math_item, search_item
 from verl_mas.errors import ConfigError, DataError
 
 SUFFIX = "\nLet's think step by step and output the final answer within \\boxed{}."
@@ -23,7 +22,7 @@ def dapo(problem: str, truth: str) -> dict:
 
 
 MATH_ROWS = {
-    "dapo_filter": [dapo("1+1?", "2"), dapo("1 + 1 ?", "2"), dapo("Shared problem.", "7"), dapo("2+2?", "4")],
+    "dapo_filter": [dapo("1+1?", "2"), dapo("1 + 1 ?", "2"), dapo("Shared problem.", "7"), dapo("1-1?", "0")],
     "math500": [{"problem": f"m{i}", "answer": "\\frac{1}{2}"} for i in range(499)]
     + [{"problem": "shared problem", "answer": "7"}],
     "aime24": [{"problem": f"a{i}", "answer": 33} for i in range(30)],
@@ -65,7 +64,7 @@ def test_math_becomes_rows_that_verl_reads_without_overlap_and_duplicates(tmp_pa
     assert {row["reward_model"]["ground_truth"] for row in test} >= {"33", "x^2"}
     assert "amc23: no revision is pinned" in capsys.readouterr().out
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert [row["prompt"][0]["content"] for row in train] == ["1+1?", "2+2?"]
+    assert [row["prompt"][0]["content"] for row in train] == ["1+1?", "1-1?"]
     assert manifest["train_duplicates_dropped"] == 1 and manifest["train_rows_also_in_test"] == 1
     assert manifest["overlap_examples"] == ["Shared problem."]
     with pytest.raises(ConfigError, match=r"train\.parquet exists"):
@@ -78,11 +77,6 @@ def test_tool_math_trains_on_polaris_and_tests_on_three_competitions(tmp_path, m
     assert main(["tool_math", "--out", str(tmp_path)], load=hub(rows)) == 0
     assert prepared(tmp_path, "train")[0]["reward_model"]["ground_truth"] == "2"
     assert {row["data_source"] for row in prepared(tmp_path, "test")} == {"aime24", "aime25", "olympiadbench"}
-
-
-def test_questions_that_differ_in_a_sign_are_different():
-    first, same, other = (Item(text, "1", "s") for text in ("What is 1+2?", "what is 1 + 2", "What is 1-2?"))
-    assert first.key == same.key != other.key
 
 
 def test_the_manifest_names_every_revision_and_is_printed_on_request(tmp_path, capsys):
@@ -190,9 +184,7 @@ def test_the_instructions_of_a_dapo_problem_are_removed():
     ("arguments", "match"),
     [
         ("math --revision mistake=1", "mistake"),
-        ("math --revision aime24", "SET=HASH"),
         ("math --train /nowhere.jsonl", "nowhere"),
-        ("math --test x=/etc/passwd", "passwd"),
         ("arithmetics", "did you mean 'arithmetic'"),
     ],
 )

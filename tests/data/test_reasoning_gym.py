@@ -36,14 +36,6 @@ def test_a_small_task_is_also_disjoint_and_too_many_rows_are_refused():
         rows("chain_sum", 1000, "test", 0, config)
 
 
-@pytest.mark.parametrize("task", ["maze", "mini_sudoku", "gsm_symbolic", "shortest_path"])
-def test_the_tasks_own_verifier_scores_the_box(task):
-    (row,) = rows(task, 1, "train", 0, {})
-    right = score(row, f"So \\boxed{{{row['reward_model']['ground_truth']}}}")
-    assert right == {"score": 1.0, "acc": 1.0, "malformed": 0.0, "unchecked": 0.0}
-    assert score(row, "\\boxed{no idea}")["acc"] == 0.0
-
-
 def test_an_answer_outside_a_box_is_malformed_even_when_it_is_right_and_a_partial_solution_is_not_a_solution():
     (row,) = rows("chain_sum", 1, "train", 0, CHAIN)
     truth = row["reward_model"]["ground_truth"]

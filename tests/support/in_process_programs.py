@@ -9,8 +9,7 @@ import sys
 from collections.abc import Sequence
 from unittest.mock import patch
 
-from verl_mas.environment.execution.executor import Execution
-from verl_mas.environment.execution.limits import Answer, Call, Limits, Result, Status
+from verl_mas.environment.execution.executor import Answer, Call, Execution, Limits, Result, Status
 
 NAME = f"{__name__}:InProcess"
 
@@ -27,11 +26,11 @@ class InProcess:
     async def aclose(self) -> None:
         """Do nothing: there are no processes."""
 
-    async def execute(self, program: str, stdin: str = "", limits: Limits = Limits()) -> Result:  # noqa: B008
+    async def execute(self, program: str, stdin: str = "", limits: Limits = Limits()) -> Result:
         self.ran.append((program, stdin))
         return self._run(program, stdin, {})
 
-    async def call(self, program: str, calls: Sequence[Call], limits: Limits = Limits()) -> list[Answer]:  # noqa: B008
+    async def call(self, program: str, calls: Sequence[Call], limits: Limits = Limits()) -> list[Answer]:
         self.ran.append((program, ""))
         names: dict[str, object] = {}
         ran = self._run(program, "", names)

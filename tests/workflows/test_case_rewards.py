@@ -5,10 +5,9 @@ import asyncio
 import pytest
 from in_process_programs import NAME
 
-from verl_mas.environment.coding.attempts import ProgramAttempt, Runner
+from verl_mas.environment.coding.team import ProgramAttempt, Runner
 from verl_mas.environment.execution.executor import Execution
-from verl_mas.environment.execution.problem import Problem
-from verl_mas.environment.execution.unit_tests import Stdio
+from verl_mas.environment.execution.problem import Problem, Stdio
 from verl_mas.workflows.coder_tester import CaseScore, at_grpo, cure
 
 # The task: print the number plus one.

@@ -4,10 +4,9 @@ import pytest
 from scripted_sessions import IN_PROCESS, acts_of, prompts_of
 from scripted_sessions import play as play_workflow
 
-from verl_mas.environment.coding.cases import TaggedCase, WrittenCase
-from verl_mas.environment.execution.limits import Call
-from verl_mas.environment.execution.problem import Problem
-from verl_mas.environment.execution.unit_tests import Returns, Stdio
+from verl_mas.environment.coding.prompts import TaggedCase, WrittenCase
+from verl_mas.environment.execution.executor import Call
+from verl_mas.environment.execution.problem import Problem, Returns, Stdio
 from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import CodeBlock, Task

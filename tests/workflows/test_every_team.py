@@ -14,8 +14,7 @@ from in_process_programs import NAME
 from scripted_sessions import APPROVE, box, python
 
 from verl_mas.config.schema import AgentSpec, FaultSpec, WorkflowSpec
-from verl_mas.environment.execution.problem import Problem
-from verl_mas.environment.execution.unit_tests import Stdio
+from verl_mas.environment.execution.problem import Problem, Stdio
 from verl_mas.errors import SessionFault
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls

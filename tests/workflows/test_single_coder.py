@@ -4,8 +4,7 @@ import pytest
 from scripted_sessions import IN_PROCESS, prompts_of, python
 from scripted_sessions import play as play_workflow
 
-from verl_mas.environment.execution.problem import Problem
-from verl_mas.environment.execution.unit_tests import Stdio
+from verl_mas.environment.execution.problem import Problem, Stdio
 from verl_mas.workflow import Task
 from verl_mas.workflows.single_coder import SingleCoder
 

@@ -17,8 +17,8 @@ from verl_mas.checks.machine import INSTALL, PLUGIN, import_error, nvcc, require
 from verl_mas.config.registry import installed
 from verl_mas.engines.facts import ENGINES
 from verl_mas.engines.platform import DEVICE as CPU
-from verl_mas.environment.execution.contained.child import YES
 from verl_mas.environment.execution.contained.probes import PROBES, got_through, not_contained
+from verl_mas.environment.execution.contained.sealed import YES
 from verl_mas.environment.execution.executor import Execution
 from verl_mas.environment.execution.executors.contained import Contained
 from verl_mas.errors import ConfigError, ConfigWarning, ExecutorFailed

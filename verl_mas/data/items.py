@@ -1,24 +1,12 @@
 """Questions with their ground truth and source, as rows that verl reads."""
 
 import random
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from verl_mas.environment.grading.qa import golden_answers
-from verl_mas.environment.retrieval.files import Row
-from verl_mas.errors import ConfigError, DataError
-
-# Instructions in DAPO's problems. They are removed, because a workflow's prompts say how to answer.
-INSTRUCTIONS = re.compile(
-    r"^Solve the following math problem step by step\..*?where \$Answer is the answer to the problem\.\s*"
-    r'|\s*Remember to put your answer on its own line after "Answer:"\.\s*$'
-    r"|(\\n|\s)*Let'?s think step by step and output the final answer within \\boxed\{\}\.\s*$",
-    re.IGNORECASE | re.DOTALL,
-)
-QUESTION_FIELDS, ANSWER_FIELDS = ("problem", "question"), ("answer", "golden_answers", "answers")
+from verl_mas.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -46,51 +34,6 @@ class Item:
 
 T = TypeVar("T")
 Kind = TypeVar("Kind", bound=Item)
-
-
-def math_item(row: Row, number: int, source: str) -> Item:
-    truth = _truth(row)
-    if truth is not None and (isinstance(truth, bool) or not isinstance(truth, str | int | float) or truth != truth):
-        value = f"{source}, row {number} has the ground truth {truth!r}"
-        rule = "a math problem has one answer, a text or a number"
-        raise DataError(value, rule=rule, fix="give the answer itself, not a list or a mapping")
-    text = "" if truth is None else str(truth).strip()
-    if not text:
-        raise _no_truth(row, number, source)
-    return Item(_question(row, number, source), text, source)
-
-
-def search_item(row: Row, number: int, source: str) -> Item:
-    try:
-        truth = golden_answers(_truth(row))
-    except DataError as error:
-        raise _no_truth(row, number, source) from error
-    return Item(_question(row, number, source), truth, row.get("data_source") or source)
-
-
-def _question(row: Row, number: int, source: str) -> str:
-    text = next((row[name] for name in QUESTION_FIELDS if row.get(name)), None)
-    if text is None and (prompt := row.get("prompt")):
-        text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
-    cleaned = INSTRUCTIONS.sub("", text).strip() if isinstance(text, str) else ""
-    if not cleaned:
-        value = f"{source}, row {number} has no question"
-        rule = f"a row has one of the fields {', '.join(QUESTION_FIELDS)}, or a prompt"
-        raise DataError(value, rule=rule, fix=f"correct the row; its fields are {', '.join(map(str, row)) or 'none'}")
-    return cleaned
-
-
-def _truth(row: Row) -> object:
-    reward_model = row.get("reward_model")
-    if isinstance(reward_model, Mapping) and reward_model.get("ground_truth") is not None:
-        return reward_model["ground_truth"]
-    return next((row[name] for name in ANSWER_FIELDS if row.get(name) is not None), None)
-
-
-def _no_truth(row: Row, number: int, source: str) -> DataError:
-    rule = f"a row has one of the fields {', '.join(ANSWER_FIELDS)}, or reward_model.ground_truth"
-    fix = f"correct or remove the row; its fields are {', '.join(map(str, row)) or 'none'}"
-    return DataError(f"{source}, row {number} has no ground truth", rule=rule, fix=fix)
 
 
 def distinct(items: Iterable[Kind]) -> list[Kind]:

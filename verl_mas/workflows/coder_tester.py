@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from verl_mas.environment.coding.attempts import ProgramAttempt, Runner, give_team_parts
-from verl_mas.environment.coding.cases import WrittenCase
-from verl_mas.environment.coding.prompts import Feedback
-from verl_mas.environment.coding.team import CodeTeam, Written
-from verl_mas.environment.execution.limits import Status
-from verl_mas.environment.execution.unit_tests import Test, Verdict
+from verl_mas.environment.coding.prompts import Feedback, WrittenCase
+from verl_mas.environment.coding.team import CodeTeam, ProgramAttempt, Runner, Written, give_team_parts
+from verl_mas.environment.execution.executor import Status
+from verl_mas.environment.execution.problem import Test, Verdict
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.workflow import Malformed, Outcome, Reply, Task, Team, register_workflow
 

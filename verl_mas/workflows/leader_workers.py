@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from verl_mas.config.values import Count, Positive
 from verl_mas.environment.grading.forms import FORMS
+from verl_mas.environment.retrieval.client import check_source, source
 from verl_mas.environment.retrieval.index import TopK
-from verl_mas.environment.retrieval.source import check_source, source
 from verl_mas.util.loops import together
 from verl_mas.workflow import Codec, Malformed, Outcome, Reply, Task, Team, Workflow, register_workflow
 from verl_mas.workflow.codecs import between, checked, visible

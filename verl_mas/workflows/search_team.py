@@ -5,9 +5,9 @@ from typing import Literal
 
 from verl_mas.config.values import Count, Positive
 from verl_mas.environment.grading.qa import exact_match, f1, golden_answers, normalise
+from verl_mas.environment.retrieval.client import PassageSource, check_source, source
 from verl_mas.environment.retrieval.corpus import Passage
 from verl_mas.environment.retrieval.index import TopK
-from verl_mas.environment.retrieval.source import PassageSource, check_source, source
 from verl_mas.errors import FaultKind, SessionFault
 from verl_mas.workflow import Choice, Malformed, Message, Outcome, Tag, Task, Team, register_workflow, with_instruction
 from verl_mas.workflows._graded import WithGrader

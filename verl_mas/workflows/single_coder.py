@@ -1,9 +1,7 @@
 """One coder, who reads the output of its program for the examples: the control for `coder_tester`."""
 
-from verl_mas.environment.coding.attempts import ProgramAttempt, Runner
-from verl_mas.environment.coding.cases import WrittenCase
-from verl_mas.environment.coding.prompts import Feedback
-from verl_mas.environment.coding.team import CodeTeam
+from verl_mas.environment.coding.prompts import Feedback, WrittenCase
+from verl_mas.environment.coding.team import CodeTeam, ProgramAttempt, Runner
 from verl_mas.workflow import Outcome, Task, Team, register_workflow
 
 

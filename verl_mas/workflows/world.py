@@ -10,8 +10,7 @@ from statistics import fmean
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from verl_mas.config.values import Count, Positive, Range, Text
-from verl_mas.environment.worlds.hosts import POOL, Place, Stages
-from verl_mas.environment.worlds.stage import Draw, rehearse
+from verl_mas.environment.worlds.hosts import POOL, Draw, Place, Stages, rehearse
 from verl_mas.environment.worlds.world import NAME, OPTIONS, SEED, Observation, Script, Setup, View, find
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.util.loops import together

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_mas.environment.coding.cases import ShortCase, TaggedCase, WrittenCase
-from verl_mas.environment.execution.limits import Call
-from verl_mas.environment.execution.problem import Problem
-from verl_mas.environment.execution.unit_tests import Returns, Stdio
+from verl_mas.environment.coding.prompts import ShortCase, TaggedCase, WrittenCase
+from verl_mas.environment.execution.executor import Call
+from verl_mas.environment.execution.problem import Problem, Returns, Stdio
 from verl_mas.errors import DataError
 from verl_mas.workflow import Malformed
 

@@ -5,16 +5,14 @@ import json
 import time
 import traceback
 from contextlib import aclosing
-from dataclasses import replace
 
 import pytest
 from ray_start import free_port
 from sandbox_service import Response, answer, sandbox_service
 
-from verl_mas.environment.execution.executor import Execution
+from verl_mas.environment.execution.executor import Execution, Limits, Status
 from verl_mas.environment.execution.executors import sandbox_fusion
 from verl_mas.environment.execution.executors.sandbox_fusion import MAX_BODY, SandboxFusion
-from verl_mas.environment.execution.limits import Answer, Call, Limits, Status
 from verl_mas.errors import ConfigError, ExecutorFailed
 
 LIMITS = Limits(cpu_s=3, wall_s=30, output_bytes=1_000)
@@ -53,41 +51,14 @@ def slow(seconds: float):
     return late
 
 
-@pytest.fixture
-def nowhere() -> str:
-    return f"http://127.0.0.1:{free_port()}"
-
-
 @pytest.fixture(scope="module")
 def real():
     with sandbox_service() as service:
         yield service
 
 
-@pytest.mark.parametrize(
-    ("program", "status"),
-    [
-        ("print(input())", Status.OK),
-        ("x = (", Status.SYNTAX_ERROR),
-        ("while True: pass", Status.TIMED_OUT),
-        ("import os; os.write(2, b'a' * 3_000_000)", Status.TOO_MUCH_OUTPUT),
-    ],
-)
-async def test_how_a_program_ended(real, program, status):
-    limits = replace(LIMITS, wall_s=1.5 if status is Status.TIMED_OUT else 30)
-    result = await execute(real.url, program, "é \ud800", limits)
-    assert result.status is status
-    assert result.stdout == ("é \\ud800\n" if status is Status.OK else result.stdout)
-    assert len(result.stdout) <= 1_000
-
-
-async def test_calls_answer_with_plain_values(real):
-    program = "def f(x): return (x, {1: x})\ndef g(): print('noise', end=''); return 1 / 0\n"
-    calls = [Call("f", [{True}]), Call("g"), Call("h"), Call("f", [], {"x": float("inf")})]
-    async with aclosing(client(real.url)) as executor:
-        one, two, three, four = await executor.call(program, calls, LIMITS)
-    assert one == Answer(({True}, {1: {True}})) and four.value == (float("inf"), {1: float("inf")})
-    assert "ZeroDivisionError" in two.error and "NameError" in three.error
+async def test_input_that_utf_8_does_not_have_is_escaped(real):
+    assert (await execute(real.url, "print(input())", "é \ud800")).stdout == "é \\ud800\n"
 
 
 async def test_the_limits_are_part_of_the_request():
@@ -100,28 +71,18 @@ async def test_the_limits_are_part_of_the_request():
     assert question["run_timeout"] == 6.5 and "'RLIMIT_CPU': (2, 3)" in question["code"]
 
 
-async def test_as_many_requests_at_once_as_there_are_slots():
-    with sandbox_service(slow(0.05)) as service:
-        async with aclosing(client(service.url, slots=3)) as executor:
-            await asyncio.gather(*(executor.execute("", limits=LIMITS) for _ in range(9)))
-    assert len(service.questions) == 9 and service.most_at_once == 3
-
-
 @pytest.mark.parametrize(
     "failure",
-    [
-        says(500, b"oh"),
-        says(429, b"slow down"),
-        says(200, {"status": "SandboxError", "message": "no pod"}),
-        slow(1.5),
-    ],
+    [says(429, b"slow down"), says(200, {"status": "SandboxError", "message": "no pod"}), slow(1.5)],
 )
 async def test_a_temporary_failure_is_tried_again_and_then_raised(failure):
     with sandbox_service(works, failure, failure) as service:
         assert (await execute(service.url, limits=BRIEF)).stdout == "1\n"
         assert len(service.questions) == 3
         service.answer = failure
-        with pytest.raises(ExecutorFailed, match=rf"{service.url}/run_code: (HTTP|SandboxError|no response in 1 s)"):
+        with pytest.raises(
+            ExecutorFailed, match=rf"{service.url}/run_code: (HTTP|SandboxError|no whole response in 1 s)"
+        ):
             await execute(service.url, limits=BRIEF)
         assert len(service.questions) == 6
 
@@ -130,12 +91,9 @@ async def test_a_temporary_failure_is_tried_again_and_then_raised(failure):
     "nonsense",
     [
         says(404, b"not found"),
-        says(200, b"<html>welcome</html>"),
-        says(200, {"status": "Success"}),
         says(200, {"status": "Success", "run_result": FINISHED | {"return_code": 1}}),
         says(200, {"status": "Success", "run_result": FINISHED | {"return_code": False}}),
         says(200, {"status": "Success", "run_result": FINISHED | {"stdout": ["1"]}}),
-        says(200, {"status": "Success", "run_result": FINISHED | {"status": "Error"}}),
     ],
 )
 async def test_nonsense_is_raised_at_once_and_refused_before_a_run(nonsense):
@@ -154,7 +112,8 @@ async def test_a_flood_that_the_service_sends_whole_is_too_much_output_and_refus
             client(service.url).check()
 
 
-async def test_a_service_that_is_down_is_named_without_its_password(nowhere):
+async def test_a_service_that_is_down_is_named_without_its_password():
+    nowhere = f"http://127.0.0.1:{free_port()}"
     private = nowhere.replace("://", "://me:hunter2@") + "?key=hunter2"
     for failing in (execute(private), asyncio.to_thread(client(private).check)):
         with pytest.raises((ExecutorFailed, ConfigError), match=f"{nowhere}.*: ConnectError") as raised:
@@ -172,9 +131,3 @@ async def test_a_service_that_runs_programs_and_has_the_packages_is_ready(real):
         client(real.url, packages=["json", "numpie"]).check()
     with sandbox_service(works) as service, pytest.raises(ConfigError, match="does not run programs: '1"):
         client(service.url).check()
-
-
-@pytest.mark.nightly
-async def test_a_program_may_run_for_longer_than_an_http_client_waits_by_default():
-    with sandbox_service(slow(5.3)) as service:
-        assert (await execute(service.url, limits=Limits(wall_s=7))).ok

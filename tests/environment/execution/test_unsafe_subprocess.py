@@ -1,16 +1,13 @@
 """Programs as plain subprocesses: their limits, the warning, and the end of their processes."""
 
-import asyncio
 import logging
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from verl_mas.environment.execution.executor import Execution
+from verl_mas.environment.execution.executor import Execution, Limits, Status
 from verl_mas.environment.execution.executors.unsafe_subprocess import UnsafeSubprocess, warn_once
-from verl_mas.environment.execution.limits import Limits, Status
 from verl_mas.errors import ConfigError
 
 LIMITS = Limits(cpu_s=5, wall_s=60, memory_mb=64, output_bytes=1_000)
@@ -25,23 +22,15 @@ def executor() -> UnsafeSubprocess:
     ("program", "status"),
     [
         ("import os; print(os.read(0, os.fstat(0).st_size).decode())", Status.OK),
-        ("from __future__ import annotations; import sys; sys.stdout.write(input())", Status.OK),
-        ("1 / 0", Status.ERROR),
-        ("\0", Status.SYNTAX_ERROR),
-        ("x = [0] * 10**9", Status.OUT_OF_MEMORY),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", Status.KILLED),
-        ("while True: pass", Status.TIMED_OUT),
-        ("while True: print('a' * 100)", Status.TOO_MUCH_OUTPUT),
-        ("open('file', 'w').write('a' * 2000)", Status.TOO_MUCH_OUTPUT),
         ("x = '" + "a" * 10_000_000 + "'; print(input())", Status.OK),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", Status.KILLED),
+        ("open('file', 'w').write('a' * 2000)", Status.TOO_MUCH_OUTPUT),
     ],
 )
-async def test_how_a_program_ended(executor, program, status):
-    limits = replace(LIMITS, wall_s=1.5 if status is Status.TIMED_OUT else 60)
-    result = await executor.execute(program, "é \ud800", limits)
+async def test_input_is_a_file_and_a_program_may_be_long(executor, program, status):
+    result = await executor.execute(program, "é \ud800", LIMITS)
     assert result.status is status
     assert result.stdout.strip() == "é \\ud800" or not result.ok
-    assert len(result.stdout) <= 1_000 and len(result.stderr) <= 1_000
 
 
 async def test_the_cpu_time_ends_a_program_long_before_the_wall_time(executor):
@@ -65,20 +54,11 @@ async def test_a_program_has_no_environment_and_an_empty_folder_of_its_own(execu
 
 
 async def test_what_a_program_starts_ends_with_it(executor):
-    program = "import os, time\npid = os.fork()\nif pid == 0: time.sleep(60)\nprint(pid)"
-    result = await executor.execute(program)
-    assert result.ok and result.seconds < 30
-    until = time.monotonic() + 5
-    while time.monotonic() < until and Path(f"/proc/{result.stdout.strip()}").exists():
+    result = await executor.execute("import os, time\npid = os.fork()\nif pid == 0: time.sleep(60)\nprint(pid)")
+    until, process = time.monotonic() + 5, Path(f"/proc/{result.stdout.strip()}")
+    while time.monotonic() < until and process.exists():
         time.sleep(0.01)
-    assert not Path(f"/proc/{result.stdout.strip()}").exists()
-
-
-async def test_no_more_programs_at_once_than_slots():
-    one = UnsafeSubprocess(Execution("unsafe_subprocess", slots=1))
-    start = time.monotonic()
-    await asyncio.gather(*(one.execute("import time; time.sleep(0.3)", "", LIMITS) for _ in range(2)))
-    assert time.monotonic() - start > 0.6
+    assert result.ok and result.seconds < 30 and not process.exists()
 
 
 async def test_packages_are_those_of_this_python_and_a_missing_one_is_refused(executor):

@@ -1,10 +1,12 @@
 import asyncio
 
+import numpy as np
 import pytest
 
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.environment.grading.grader import GRADERS, Grader
-from verl_mas.errors import ConfigError
+from verl_mas.environment.grading.qa import f1, golden_answers, normalise
+from verl_mas.errors import ConfigError, DataError
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
 from verl_mas.workflow.base import resolve
@@ -17,7 +19,9 @@ def grade(name, truth, answer):
 
 
 def test_short_answers_are_graded_by_match_and_by_shared_words():
-    assert grade("em", {"target": ["the Tazor"]}, "Tazor") == 1.0 and grade("em", "Tazor", "city of Tazor") == 0.0
+    assert (
+        grade("em", {"target": ["Kleb", "the Tazor."]}, "tazor") == 1.0 and grade("em", "Tazor", "city of Tazor") == 0.0
+    )
     assert grade("f1", "Tazor", "city of Tazor") == pytest.approx(0.5)
 
 
@@ -41,3 +45,26 @@ def test_a_registered_grader_may_give_half():
     assert session.team_reward == session.info["acc"] == 0.5
     # A grade below 1 is not right, so the right verdict is to reject.
     assert session.replies[1].reward == 0.3
+
+
+def test_texts_are_normalised_as_by_squad():
+    texts = ["The  Beatles!", "an apple, a day", "U.S.A.", "Theatre", ""]
+    assert [normalise(text) for text in texts] == ["beatles", "apple day", "usa", "theatre", ""]
+
+
+@pytest.mark.parametrize(
+    ("answer", "golden", "score"), [("", ["y"], 0.0), ("b a c c", ["c b c"], 1.0), ("p q", ["z", "p"], 2 / 3)]
+)
+def test_f1_is_the_overlap_of_words(answer, golden, score):
+    assert f1(answer, golden) == pytest.approx(score)
+
+
+def test_every_shape_of_ground_truth_is_read():
+    for truth in ("Rome", ["Rome"], {"target": ["Rome"]}, {"target": np.array(["Rome"])}):
+        assert golden_answers(truth) == ["Rome"]
+
+
+@pytest.mark.parametrize("truth", [None, "", [""], {"target": []}, 5, [None]])
+def test_a_question_without_an_answer_is_refused(truth):
+    with pytest.raises(DataError, match="ground truth"):
+        golden_answers(truth)

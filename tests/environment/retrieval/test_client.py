@@ -5,7 +5,7 @@ import re
 import httpx
 import pytest
 
-from verl_mas.environment.retrieval.client import Breaker, RetrieverClient, check_reachable, retriever
+from verl_mas.environment.retrieval.client import Breaker, RetrieverClient, check_source, source
 from verl_mas.environment.retrieval.corpus import Passage
 from verl_mas.errors import ConfigError
 
@@ -45,22 +45,16 @@ async def test_concurrent_queries_share_requests_and_get_their_own_answers():
     found = await ask(server, *(f"q{i}" for i in range(100)), max_batch=64)
     assert [len(batch) for batch in server.batches] == [64, 36]
     expected = [Passage(f"q{i}-0", f"about q{i}", f"q{i}", 1.0) for i in range(100)]
-    assert [result.passages[0] for result in found] == expected and retriever(URL) is retriever(URL)
-
-
-async def test_queries_with_another_topk_are_sent_in_another_request():
-    one = client(Server())
+    assert [result.passages[0] for result in found] == expected and source(URL) is source(URL)
+    one = client(server)
     both = await asyncio.gather(one.search("a", topk=1), one.search("b", topk=5))
     assert [len(found.passages) for found in both] == [1, 5]
 
 
-async def test_a_temporary_failure_is_retried():
+async def test_a_temporary_failure_is_retried_and_a_lasting_one_is_an_error_without_passages():
     for trouble in (503, 429, httpx.ConnectError("refused"), httpx.ReadTimeout("slow")):
         (found,) = await ask(server := Server(trouble, trouble), "q")
         assert found.passages and len(server.batches) == 3
-
-
-async def test_a_lasting_failure_is_an_error_without_passages_and_a_refused_request_is_not_repeated():
     for status, requests in ((503, 3), (422, 1)):
         (found,) = await ask(server := Server(*[status] * 9), "q")
         assert found.passages == () and URL in found.error and f"HTTP {status}" in found.error
@@ -70,11 +64,9 @@ async def test_a_lasting_failure_is_an_error_without_passages_and_a_refused_requ
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("<html>", "JSONDecodeError"),
         ("{}", "KeyError"),
         ('{"result": [[{"document": {"id": "x"}}]]}', "has no text"),
         ('{"result": []}', "0 results for 1 queries"),
-        ('{"result": [[{"document": {"id": "x", "text": "half a \\ud83d pair"}}]]}', "surrogates not allowed"),
         pytest.param("[" * 200_000, "RecursionError", id="deep"),
     ],
 )
@@ -84,35 +76,15 @@ async def test_the_response_of_another_kind_of_server_is_an_error(body, says):
     assert says in found.error and not found.passages
 
 
-@pytest.mark.parametrize(
-    ("status", "says"), [(200, "more than 10,000 bytes"), (404, "HTTP 404: [[["), (503, "HTTP 503")]
-)
-async def test_a_response_without_end_is_an_error_after_the_limit(status, says, monkeypatch):
-    monkeypatch.setattr("verl_mas.environment.retrieval.client.MAX_RESPONSE_BYTES", 10_000)
-    sent = 0
-
-    async def endless():
-        nonlocal sent
-        while sent < 1_000_000:
-            sent += 1_000
-            yield b"[" * 1_000
-
-    (found,) = await ask(httpx.MockTransport(lambda request: httpx.Response(status, content=endless())), "q")
-    assert says in found.error and sent < 40_000
-
-
-def test_a_retriever_that_sends_a_byte_now_and_then_is_refused(trickling):
-    with pytest.raises(ConfigError, match=r"no whole response in 2 s"):
-        check_reachable(trickling, topk=3, timeout_s=1)
-
-
 async def test_the_password_of_a_retriever_is_in_no_message():
     private = "http://me:hunter2@127.0.0.1:9/retrieve?key=hunter2"
     shown = re.escape("http://127.0.0.1:9/retrieve: ConnectError")
     with pytest.raises(ConfigError, match=shown) as raised:
-        check_reachable(private, topk=3)
+        check_source(private, topk=3)
     (found,) = await ask(Server(503), "q", url=private, retries=0)
     assert "hunter2" not in f"{raised.value} {found.error}" and "HTTP 503" in found.error
+    with pytest.raises(ConfigError, match=re.escape("the retriever does not serve: http://[::1: ")):
+        check_source("http://[::1", topk=3)
 
 
 async def test_a_query_that_cannot_be_sent_or_is_cancelled_fails_alone():
@@ -133,17 +105,12 @@ async def test_after_failures_the_breaker_sends_nothing_but_one_request_per_cool
     now, server = 0.0, Server(*[503] * 4)
     one = client(server, retries=0, breaker=Breaker(threshold=3, cooldown_s=10, clock=lambda: now))
     found = [await one.search("q") for _ in range(9)]
-    assert len(server.batches) == 3 and "circuit open" in found[-1].error and all(each.error for each in found)
+    assert len(server.batches) == 3 and all("HTTP 503" in each.error for each in found)
+    assert "circuit open" in found[-1].error
     for now, requests in ((11.0, 4), (22.0, 5)):  # noqa: B007  the clock reads `now`
         found = [await one.search("q")]
         assert len(server.batches) == requests
     assert found[0].passages and one.breaker.admits() and one.breaker.admits()
-
-
-@pytest.mark.parametrize("url", ["http://127.0.0.1:9/retrieve", "nonsense", "http://[::1", ""])
-def test_an_unreachable_retriever_or_an_invalid_url_is_refused(url):
-    with pytest.raises(ConfigError, match=re.escape(f"the retriever does not serve: {url}: ")):
-        check_reachable(url, topk=3, timeout_s=2)
 
 
 def test_the_start_check_asks_for_as_many_passages_as_the_run_will(monkeypatch):
@@ -152,6 +119,6 @@ def test_the_start_check_asks_for_as_many_passages_as_the_run_will(monkeypatch):
         return httpx.Response(200, json={"result": [[]]}) if served else httpx.Response(422, text="topk")
 
     monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", few)
-    check_reachable(URL, topk=100)
-    with pytest.raises(ConfigError, match="HTTP 422: topk"):
-        check_reachable(URL, topk=1000)
+    check_source(URL, topk=100)
+    with pytest.raises(ConfigError, match="HTTP 422: 'topk'"):
+        check_source(URL, topk=1000)

@@ -7,9 +7,9 @@ from broken import full_disk
 
 pytest.importorskip("tantivy")
 
+from verl_mas.environment.retrieval.client import check_source
 from verl_mas.environment.retrieval.corpus import Passage
 from verl_mas.environment.retrieval.index import META, build, open_index
-from verl_mas.environment.retrieval.source import check_source
 from verl_mas.errors import ConfigError, DataError, DiskError
 
 PASSAGES = [

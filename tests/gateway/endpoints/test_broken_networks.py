@@ -23,9 +23,8 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 import verl_mas
 from verl_mas.config.schema import FaultSpec
-from verl_mas.environment.execution.executor import Execution
+from verl_mas.environment.execution.executor import Execution, Limits
 from verl_mas.environment.execution.executors import sandbox_fusion
-from verl_mas.environment.execution.limits import Limits
 from verl_mas.environment.retrieval.client import RetrieverClient
 from verl_mas.errors import ConfigError, ExecutorFailed, SessionFault
 from verl_mas.gateway.streaming import ON_TEXT

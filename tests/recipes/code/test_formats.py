@@ -8,8 +8,8 @@ import code_rows as rows
 import pytest
 
 from verl_mas.config.hydra.recipe.code.formats import Drop, Dropped, format_of, read
-from verl_mas.environment.execution.limits import Call
-from verl_mas.environment.execution.unit_tests import Returns, Stdio
+from verl_mas.environment.execution.executor import Call
+from verl_mas.environment.execution.problem import Returns, Stdio
 from verl_mas.errors import DataError
 
 SUMS = [Stdio(*pair) for pair in rows.SUMS]

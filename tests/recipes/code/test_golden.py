@@ -5,8 +5,8 @@ import pytest
 
 from verl_mas.config.hydra.recipe.code.formats import Draft, Drop, Dropped
 from verl_mas.config.hydra.recipe.code.golden import ExamplesFrom, choose
-from verl_mas.environment.execution.limits import Call
-from verl_mas.environment.execution.unit_tests import Returns, Stdio
+from verl_mas.environment.execution.executor import Call
+from verl_mas.environment.execution.problem import Returns, Stdio
 
 SUMS = [Stdio(*pair) for pair in rows.SUMS]
 

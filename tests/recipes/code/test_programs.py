@@ -14,7 +14,7 @@ from verl_mas.config.hydra.recipe.code import programs
 from verl_mas.config.hydra.recipe.code.programs import CHANGE, COMBINE, HIDDEN, KEEP, TWIN, Interpreter, Program
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.data.items import overlap
-from verl_mas.environment.coding.cases import ShortCase
+from verl_mas.environment.coding.prompts import ShortCase
 from verl_mas.environment.execution.executor import Execution
 from verl_mas.environment.execution.problem import Problem
 from verl_mas.gym.warmup import bare

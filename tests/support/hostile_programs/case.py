@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from verl_mas.environment.execution.limits import Limits, Result, Status
+from verl_mas.environment.execution.executor import Limits, Result, Status
 
 # Seconds beyond the wall time, to notice and end a program on a busy machine.
 SLACK_S = 1.0

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from hostile_programs.case import Case
-from verl_mas.environment.execution.limits import Limits, Status
+from verl_mas.environment.execution.executor import Limits, Status
 
 OK, SYNTAX_ERROR, ERROR, FLOOD = Status.OK, Status.SYNTAX_ERROR, Status.ERROR, Status.TOO_MUCH_OUTPUT
 REFUSED = (SYNTAX_ERROR, ERROR, Status.OUT_OF_MEMORY, Status.TIMED_OUT, Status.KILLED)

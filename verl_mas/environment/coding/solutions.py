@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from verl_mas.environment.coding.attempts import give_team_parts
-from verl_mas.environment.execution.executor import Execution
-from verl_mas.environment.execution.limits import Result, Status
+from verl_mas.environment.coding.team import give_team_parts
+from verl_mas.environment.execution.executor import Execution, Result, Status
 from verl_mas.environment.grading.math import BoxedAnswer, Grade, legible, shared_checker
 from verl_mas.workflow import CodeBlock, Malformed, Message, Reply, Task, Team, with_instruction
 

@@ -1,14 +1,83 @@
-"""The base of workflows in which a coder writes programs for a problem with hidden tests."""
+"""Teams in which a coder writes programs for a problem: the programs, which are run on the tests and rewarded, and the
+base of the workflows."""
 
+from __future__ import annotations
+
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from verl_mas.config.values import Count
-from verl_mas.environment.coding.attempts import ProgramAttempt, Runner, give_team_parts
 from verl_mas.environment.coding.prompts import PROMPTS, Words
-from verl_mas.environment.execution.executor import Execution
+from verl_mas.environment.execution.executor import Execution, Executor, Limits, Status
+from verl_mas.environment.execution.problem import Problem, Stdio, Test, Verdict, run_tests
 from verl_mas.workflow import Malformed, Reply, Team, Workflow
+
+
+@dataclass(frozen=True)
+class ProgramAttempt:
+    """A program and its results. `program` is None if the reply had no program; `share` is the share of hidden tests
+    that the program passed."""
+
+    program: str | None
+    compiles: bool = False
+    # Whether the program ends without an error on the first example or, if there is no example, on the first test.
+    ends: bool = False
+    share: float = 0.0
+
+    @property
+    def right(self) -> bool:
+        return self.share == 1
+
+    @property
+    def reward(self) -> float:
+        """The coder's own reward: a sum of three parts, weighted as in AT-GRPO."""
+        return 0.1 * self.compiles + 0.1 * self.ends + 0.8 * self.share
+
+
+def give_team_parts(replies: Sequence[Reply], values: Sequence[float]) -> None:
+    """Set the team's part of each candidate's reward. If there is only one candidate, its team part stays the session's
+    reward."""
+    if len(replies) > 1:
+        for reply, value in zip(replies, values, strict=True):
+            reply.team_reward = value
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs programs for one problem."""
+
+    problem: Problem
+    executor: Executor
+    limits: Limits
+
+    @classmethod
+    def of(cls, ground_truth: object, execution: Execution) -> Runner:
+        problem = Problem.read(ground_truth)
+        return cls(problem, execution.open(), problem.limits(execution.limits))
+
+    async def verdicts(self, program: str, tests: Sequence[Test]) -> list[Verdict]:
+        return await run_tests(self.executor, program, tests, self.limits)
+
+    async def attempts(self, programs: Sequence[str | None]) -> list[ProgramAttempt]:
+        """Run each program on the hidden tests; equal programs run once."""
+        distinct = list(dict.fromkeys(programs))
+        attempts = dict(zip(distinct, await asyncio.gather(*map(self._attempt, distinct)), strict=True))
+        return [attempts[program] for program in programs]
+
+    async def _attempt(self, program: str | None) -> ProgramAttempt:
+        if program is None:
+            return ProgramAttempt(None)
+        first = (*self.problem.examples, *self.problem.tests)[0]
+        ran = await self.executor.execute(program, first.input if isinstance(first, Stdio) else "", self.limits)
+        if ran.status is Status.SYNTAX_ERROR:
+            return ProgramAttempt(program)
+        if ran.status is Status.TIMED_OUT:
+            # Skip the hidden tests, because the program would most likely reach the time limit on each of them, too.
+            return ProgramAttempt(program, compiles=True)
+        passed = [verdict.passed for verdict in await self.verdicts(program, self.problem.tests)]
+        return ProgramAttempt(program, True, ran.ok, sum(passed) / len(passed))
 
 
 @dataclass(frozen=True)

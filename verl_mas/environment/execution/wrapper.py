@@ -4,15 +4,16 @@ The output and the exit code of a process are not a verdict. A program can print
 does not know what a test expects.
 """
 
+import asyncio
 import math
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
 from verl_mas.environment.execution.contained import harness
-from verl_mas.environment.execution.contained.child import NOT_COMPILED
-from verl_mas.environment.execution.executor import Executor
-from verl_mas.environment.execution.limits import DEFAULT, Answer, Call, Limits, Status
+from verl_mas.environment.execution.contained.sealed import NOT_COMPILED
+from verl_mas.environment.execution.executor import Answer, Call, Execution, Limits, Result, Status
+from verl_mas.util.loops import PerLoop
 
 SHELL = 128  # if a signal ends a command, a shell's exit code is this number plus the number of the signal
 MARK = "verl-mas answer: "
@@ -68,11 +69,26 @@ def status_of(exit_code: int, stderr: str, seconds: float, limits: Limits) -> St
     return Status.OUT_OF_MEMORY if stderr.rstrip().endswith("MemoryError") else Status.ERROR
 
 
-async def called(executor: Executor, program: str, calls: Sequence[Call], limits: Limits = DEFAULT) -> list[Answer]:
-    """Run the program and then the calls, and read one answer per call from the output."""
-    wanted = [(call.function, call.args, dict(call.kwargs)) for call in calls]
-    more = replace(limits, output_bytes=limits.output_bytes + harness.MAX_BYTES)
-    result = await executor.execute(harness.script(program, wanted, MARK), "", more)
-    missing = result.error or "the program ended before this call"
-    lines = harness.marked_lines(result.stdout, MARK)
-    return [Answer(*pair) for pair in harness.read_answers(lines, len(calls), missing)]
+class Wrapped:
+    """Base of executors that run wrapped programs, of which at most `slots` run at the same time."""
+
+    def __init__(self, settings: Execution):
+        self._packages, self._limits = tuple(settings.packages), settings.limits
+        self._slots = PerLoop(lambda: asyncio.Semaphore(settings.slots))
+
+    async def execute(self, program: str, stdin: str = "", limits: Limits = Limits()) -> Result:
+        async with self._slots.here():
+            return await self._run(program, stdin, limits)
+
+    async def call(self, program: str, calls: Sequence[Call], limits: Limits = Limits()) -> list[Answer]:
+        """Run the program and then the calls, and read one answer per call from the output."""
+        wanted = [(call.function, call.args, dict(call.kwargs)) for call in calls]
+        more = replace(limits, output_bytes=limits.output_bytes + harness.MAX_BYTES)
+        result = await self.execute(harness.script(program, wanted, MARK), "", more)
+        missing = result.error or "the program ended before this call"
+        lines = harness.marked_lines(result.stdout, MARK)
+        return [Answer(*pair) for pair in harness.read_answers(lines, len(calls), missing)]
+
+    async def _run(self, program: str, stdin: str, limits: Limits) -> Result:
+        """Run a program that has a slot."""
+        raise NotImplementedError

@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from verl_mas.config.registry import Extra
 from verl_mas.environment.grading import process_pool
@@ -57,7 +57,7 @@ class Grade(enum.Enum):
 
 
 # Answers of each kind, which are checked at the start, because sympy imports modules and fills caches on first use.
-_WARM_UP = (
+WARM_UP = (
     ("\\frac{1}{2}", "0.5"),
     ("\\sqrt{2}", "2^{1/2}"),
     ("x^2+1", "(x+1)^2-2x"),
@@ -69,6 +69,7 @@ _WARM_UP = (
     ("10\\%", "x = 0.1"),
     ("\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\begin{pmatrix}1\\\\3\\end{pmatrix}"),
 )
+_Pair: TypeAlias = tuple[str, str | None]  # the ground truth and the answer
 _PLAIN_NUMBER = re.compile(r"[+-]?(\d{1,15}|\d{1,3}(,\d{3}){1,4})(\.\d{1,5})?")
 
 _BEFORE = re.compile(r"(?:\s|\$|\\[,;:! ])*")
@@ -186,15 +187,6 @@ class BoxedAnswer(Boxed):
         return legible(boxed) or Malformed("a box without an answer")
 
 
-class _Pair(NamedTuple):
-    truth: str
-    answer: str | None
-
-    @classmethod
-    def of(cls, truth: object, answer: str | None) -> _Pair:
-        return cls(ground_truth(truth), legible(answer))
-
-
 @dataclass
 class AnswerChecker:
     """Compares answers with ground truths in separate processes, within a time limit."""
@@ -205,7 +197,7 @@ class AnswerChecker:
     def __post_init__(self) -> None:
         math_verify.require()
         self._pool = BoundedPool(
-            f"{__name__}:grade_with_sympy", workers=self.workers, limit_s=self.limit_s, warm_up=_WARM_UP
+            f"{__name__}:grade_with_sympy", workers=self.workers, limit_s=self.limit_s, warm_up=WARM_UP
         )
         # Sessions of one task often give the same answer.
         self._cache: dict[_Pair, Grade] = {}
@@ -213,12 +205,12 @@ class AnswerChecker:
 
     def grade(self, truth: object, answer: str | None) -> Grade:
         """Grade the text in the answer's box; None stands for a reply without a box. Blocks the thread."""
-        pair = _Pair.of(truth, answer)
+        pair = ground_truth(truth), legible(answer)
         return self._without_pool(pair) or self._result(pair, self._pool.submit(*pair).result())
 
     async def agrade(self, truth: object, answer: str | None) -> Grade:
         """Grade as `grade` does, without blocking the event loop."""
-        pair = _Pair.of(truth, answer)
+        pair = ground_truth(truth), legible(answer)
         grade = self._without_pool(pair)
         return grade or self._result(pair, await asyncio.wrap_future(self._pool.submit(*pair)))
 
@@ -227,14 +219,15 @@ class AnswerChecker:
 
     def _without_pool(self, pair: _Pair) -> Grade | None:
         """Return the grade if neither sympy nor a process is needed, else None."""
-        if pair.answer is None or pair.truth == UNKNOWN:
+        truth, answer = pair
+        if answer is None or truth == UNKNOWN:
             return Grade.UNREADABLE
-        if pair.answer == pair.truth:
+        if answer == truth:
             return Grade.CORRECT
-        expected, given = plain_number(pair.truth), plain_number(pair.answer)
+        expected, given = plain_number(truth), plain_number(answer)
         if expected is not None and given is not None:
             return Grade.CORRECT if expected == given else Grade.WRONG
-        if (objected := objection(pair.truth, pair.answer)) is not None:
+        if (objected := objection(truth, answer)) is not None:
             return Grade(objected)
         return self._cache.get(pair)
 

@@ -1,20 +1,28 @@
-"""The client of a retriever. Queries of many sessions share requests, and a failure is part of the result."""
+"""Sources of passages for workflows: the client of a retriever, or an index in this process.
+
+Queries of many sessions share the client's requests, and a failure is part of the result.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
 
 import httpx
 
 from verl_mas.environment.retrieval.corpus import Passage
 from verl_mas.environment.retrieval.files import Row
-from verl_mas.errors import ConfigError, ForeignError, InvalidInput, foreign
-from verl_mas.util.bodies import TooLong, answered
+from verl_mas.environment.retrieval.index import Index, open_index, read_meta
+from verl_mas.environment.service import ServiceDown, ServiceFailed, posted, repeated
+from verl_mas.errors import ConfigError, DataError, ForeignError, foreign
+from verl_mas.util.bodies import TooLong
 from verl_mas.util.loops import PerLoop, waited_for
 from verl_mas.util.text import bare_address
 
@@ -40,6 +48,7 @@ class Breaker:
     threshold: int = 5
     cooldown_s: float = 10.0
     clock: Callable[[], float] = time.monotonic
+    last_failure: str = field(default="", init=False)
     _failures: int = field(default=0, init=False)
     _open_until: float = field(default=0.0, init=False)
 
@@ -54,13 +63,10 @@ class Breaker:
     def succeeded(self) -> None:
         self._failures = 0
 
-    def failed(self) -> None:
+    def failed(self, failure: str) -> None:
+        self.last_failure = failure
         self._failures += 1
         self._open_until = self.clock() + self.cooldown_s
-
-
-class _RetrieverDown(Exception):
-    """A temporary failure of the server; the request is worth repeating."""
 
 
 @dataclass(eq=False)
@@ -129,51 +135,29 @@ class RetrieverClient:
         finally:
             batch.full.set()
         try:
-            with foreign():
-                return await self._retrieve(batch.queries, topk)
+            with foreign(ServiceFailed):
+                passages = await repeated(lambda: self._retrieve(batch.queries, topk), self.retries, self.backoff_s)
+            return [SearchResult(query, tuple(hits)) for query, hits in zip(batch.queries, passages, strict=True)]
+        except ServiceFailed as error:
+            why = str(error)
         except ForeignError as failed:  # the sessions that wait get a result
-            self.breaker.failed()
-            return [SearchResult(query, error=f"{self._shown}: {failed}") for query in batch.queries]
+            why = str(failed)
+            self.breaker.failed(why)
+        return [SearchResult(query, error=f"{self._shown}: {why}") for query in batch.queries]
 
-    async def _retrieve(self, queries: list[str], topk: int) -> list[SearchResult]:
-        error = ""
-        for attempt in range(self.retries + 1):
-            if attempt:
-                await asyncio.sleep(self.backoff_s * 2 ** (attempt - 1))
-            if not self.breaker.admits():
-                error = error or "circuit open after repeated failures"
-                break
-            try:
-                passages = await self._post(queries, topk)
-            except _RetrieverDown as unavailable:
-                self.breaker.failed()
-                error = str(unavailable)
-                continue
-            except InvalidInput as rejected:
-                self.breaker.succeeded()
-                error = rejected.value
-                break
-            self.breaker.succeeded()
-            return [SearchResult(query, tuple(hits)) for query, hits in zip(queries, passages, strict=True)]
-        return [SearchResult(query, error=f"{self._shown}: {error}") for query in queries]
-
-    async def _post(self, queries: list[str], topk: int) -> list[list[Passage]]:
+    async def _retrieve(self, queries: list[str], topk: int) -> list[list[Passage]]:
+        if not self.breaker.admits():
+            raise ServiceFailed(f"circuit open after repeated failures, the last: {self.breaker.last_failure}")
+        question = {"queries": queries, "topk": topk, "return_scores": True}
         try:
-            question = {"queries": queries, "topk": topk, "return_scores": True}
-            asked = answered(self._http, "POST", self.url, MAX_RESPONSE_BYTES, json=question)
-            # Limit the time of the whole response, because the time limit of httpx restarts with every byte.
-            status, body = await asyncio.wait_for(asked, 2 * self.timeout_s)
-        except (TimeoutError, asyncio.TimeoutError) as error:
-            raise _RetrieverDown(f"no whole response in {2 * self.timeout_s:g} s") from error
-        except TooLong as error:
-            raise _refused(str(error)) from error
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: empty label in the host
-            raise _RetrieverDown(f"{type(error).__name__}: {error}".rstrip(": ")) from error
-        refused = f"HTTP {status}: {body[:200].decode(errors='replace')}"
-        if status >= 500 or status == 429:
-            raise _RetrieverDown(refused)
-        if status != 200:
-            raise _refused(refused)
+            body = await posted(self._http, self.url, question, 2 * self.timeout_s, MAX_RESPONSE_BYTES)
+        except ServiceDown as error:
+            self.breaker.failed(str(error))
+            raise
+        except (ServiceFailed, TooLong) as error:
+            self.breaker.succeeded()
+            raise ServiceFailed(str(error)) from error
+        self.breaker.succeeded()
         return _passages(body, len(queries))
 
 
@@ -182,10 +166,12 @@ def _passages(body: bytes, queries: int) -> list[list[Passage]]:
     try:
         result = json.loads(body)["result"]
         passages = [[_passage(item, place) for place, item in enumerate(hits)] for hits in result]
+    except DataError as error:
+        raise ServiceFailed(error.value) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _refused(f"not a Search-R1 response: {type(error).__name__}: {error}") from error
+        raise ServiceFailed(f"not a Search-R1 response: {type(error).__name__}: {error}") from error
     if len(passages) != queries:
-        raise _refused(f"{len(passages)} results for {queries} queries")
+        raise ServiceFailed(f"{len(passages)} results for {queries} queries")
     return passages
 
 
@@ -193,28 +179,45 @@ def _passage(item: Row, place: int) -> Passage:
     return replace(Passage.from_row(item.get("document", item), place), score=item.get("score"))
 
 
-def _refused(what: str) -> InvalidInput:
-    rule = "a retriever answers POST /retrieve like Search-R1's server"
-    return InvalidInput(what, rule=rule, fix="start one with `verl-mas retriever serve`")
+class PassageSource(Protocol):
+    async def search(self, query: str) -> SearchResult: ...
 
 
+class LocalSource:
+    """An index in this process, for small corpora and tests."""
+
+    def __init__(self, index: Index, topk: int):
+        self._index, self._topk = index, topk
+
+    async def search(self, query: str) -> SearchResult:
+        (hits,) = await asyncio.to_thread(self._index.search, [query], self._topk)
+        return SearchResult(query, tuple(hits))
+
+
+_opened = functools.cache(open_index)
 _clients = PerLoop[dict[tuple[str, int, float], RetrieverClient]](dict)
 
 
-def retriever(url: str, topk: int = 3, timeout_s: float = 30.0) -> RetrieverClient:
-    """Return the client that all sessions of this event loop share."""
-    clients, key = _clients.here(), (url, topk, timeout_s)
+def source(where: str, topk: int = 3, timeout_s: float = 30.0) -> PassageSource:
+    """Return the source at a URL or in a folder. Sessions of this process share the index of a folder; sessions of an
+    event loop share the client of a URL."""
+    if "://" not in where:
+        return LocalSource(_opened(Path(where).resolve()), topk)
+    clients, key = _clients.here(), (where, topk, timeout_s)
     if key not in clients:
         clients[key] = RetrieverClient(*key)
     return clients[key]
 
 
-def check_reachable(url: str, topk: int, timeout_s: float = 10.0) -> None:
-    """Send a query in the same way as a run, and refuse a server that does not answer. This works for any `/retrieve`
-    server."""
+def check_source(where: str, topk: int, timeout_s: float = 10.0) -> None:
+    """Refuse a source that cannot be used, before training starts. A server gets a query in the same way as in a run,
+    so this works for any `/retrieve` server."""
+    if "://" not in where:
+        read_meta(Path(where))
+        return
 
     async def found() -> SearchResult:
-        client = RetrieverClient(url, topk, timeout_s, retries=0)
+        client = RetrieverClient(where, topk, timeout_s, retries=0)
         try:
             return await client.search("ping")
         finally:

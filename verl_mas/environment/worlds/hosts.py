@@ -1,5 +1,6 @@
-"""Hosts: threads and processes in which worlds run, so that a world cannot block the event loop of a worker. A session
-takes a host from a pool and returns it. A host that hangs or dies is not used again."""
+"""Keeps the episodes of a session on a stage, which runs in a host: a thread, or a process of its own, so that a world
+cannot block the event loop of a worker. A session takes a host from a pool and returns it. A host that hangs or dies is
+not used again."""
 
 from __future__ import annotations
 
@@ -13,17 +14,19 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+import traceback
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Literal, TypeAlias, cast
 
-from verl_mas.environment.worlds.stage import Draw, Stage
-from verl_mas.environment.worlds.world import Observation, Setup, View
+from verl_mas.environment.worlds.world import Observation, Script, Setup, View, World, find
 from verl_mas.errors import FaultKind, ForeignError, MasError, SessionFault, foreign
 from verl_mas.util.threads import settle
 
@@ -37,6 +40,89 @@ DATA = {
     *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("_reconstruct", "scalar")),
     *("decimal.Decimal", "numpy.dtype", "numpy.ndarray", "PIL.Image.Image"),
 }
+WATCH_S = 1.0  # how often the process of a world checks that its parent is alive
+MOST_REHEARSED = 1000
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The action of a player without an LLM: a script, and the seed with which the stage samples the action."""
+
+    script: Script
+    seed: str
+
+    def at(self, step: int) -> Draw:
+        return replace(self, seed=f"{self.seed} {step}")
+
+
+class Stage:
+    """The episodes of one session by index: the original episode, and the copies in which candidates are continued."""
+
+    def __init__(self) -> None:
+        self._episodes: list[World] = []
+
+    def open(self, address: str, setup: Setup) -> tuple[int, View]:
+        _, kind, _ = find(address)
+        world = kind(setup)
+        number = self._add(world)
+        return number, checked(world.start(), world, setup)
+
+    def step(
+        self, number: int, actions: Mapping[str, str | Draw | None], copy_seed: int | None = None
+    ) -> tuple[int, View]:
+        """Take a step of an episode. With `copy_seed`, the step is taken in a new copy, which is reseeded first."""
+        world = self._episodes[number]
+        if copy_seed is not None:
+            world = world.copy()
+            world.reseed(copy_seed)
+            number = self._add(world)
+        taken = {
+            player: world.scripted(action.script, player, random.Random(action.seed))
+            if isinstance(action, Draw)
+            else action
+            for player, action in actions.items()
+        }
+        return number, checked(world.step(taken), world, world.setup)
+
+    def close(self) -> None:
+        episodes, self._episodes = self._episodes, []
+        for world in episodes:
+            world.close()
+
+    def _add(self, world: World) -> int:
+        self._episodes.append(world)
+        return len(self._episodes) - 1
+
+
+def rehearse(address: str, setup: Setup, scripts: Collection[Script]) -> None:
+    """Play an episode with random actions, if the world lists legal actions, and an episode with each script. Errors
+    of the world are raised."""
+    chance, stage = random.Random(0), Stage()
+    for script in (None, *scripts):
+        number, view = stage.open(address, setup)
+        for step in range(MOST_REHEARSED):
+            seen = view.observations
+            if not seen or (script is None and not all(one.legal for one in seen.values())):
+                break
+            actions = {
+                player: Draw(script, f"{step} {player}") if script else chance.choice(list(one.legal or ()))
+                for player, one in seen.items()
+            }
+            number, view = stage.step(number, actions)
+    stage.close()
+
+
+def checked(view: View, world: World, setup: Setup) -> View:
+    """Check that a view names players of the world, and that its rewards are finite numbers."""
+    players, name = set(world.players(setup)), setup.name or type(world).__name__
+    if strange := {*view.observations, *view.rewards} - players:
+        raise ValueError(f"{name} names the players {sorted(strange)}; it has {sorted(players)}")
+    if missing := players - set(view.rewards):
+        raise ValueError(f"{name} has no rewards of the players {sorted(missing)}")
+    rewards = {player: float(reward) for player, reward in view.rewards.items()}
+    if wrong := {player: reward for player, reward in rewards.items() if not abs(reward) < float("inf")}:
+        raise ValueError(f"{name} gives rewards that are not finite numbers: {wrong}")
+    return replace(view, rewards=rewards)
 
 
 class Died(Exception):
@@ -105,9 +191,8 @@ class InProcess(InThread):
 
     def __init__(self) -> None:
         self._connection, other = Pipe()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "verl_mas.environment.worlds.process"], stdin=other.fileno()
-        )
+        command = [sys.executable, "-c", f"from {__name__} import main; main()"]
+        self._process = subprocess.Popen(command, stdin=other.fileno())
         other.close()
         super().__init__()
 
@@ -136,6 +221,35 @@ class InProcess(InThread):
         if failure is not None:
             raise Failed(failure)
         return result
+
+
+def main() -> None:
+    """Run a stage in the process that `InProcess` starts. Standard input is a socket. The process receives calls of the
+    stage's methods on this socket and sends their results back, until the other end is closed."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    connection, stage = Connection(os.dup(0)), Stage()
+    # Worlds must not read from the socket, and must not write to the standard output of the run.
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.stdout = sys.stderr
+    while True:
+        try:
+            method, arguments = connection.recv()
+        except EOFError:
+            return
+        result, failure = None, None
+        try:
+            result = getattr(stage, method)(*arguments)
+        except BaseException as error:  # noqa: BLE001  (the boundary: worlds of others may raise anything)
+            failure = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        connection.send((result, failure))
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent is gone. While a world hangs, the main thread does not notice that the other end
+    of the socket was closed."""
+    while os.getppid() == parent:
+        time.sleep(WATCH_S)
+    os._exit(1)
 
 
 class Data(pickle.Unpickler):

@@ -2,24 +2,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_mas.environment.execution.contained.seccomp import (
-    ALLOW,
-    ALLOWED,
-    ENOSYS,
-    EPERM,
-    KILL,
-    RULES,
-    TRAP,
-    X32,
-    Instruction,
-    program,
-)
+from verl_mas.environment.execution.contained import seccomp
+from verl_mas.environment.execution.contained.seccomp import ALLOW, ENOSYS, EPERM, KILL, RULES, TRAP, X32
 
 X86_64, I386, AARCH64 = 0xC000003E, 0x40000003, 0xC00000B7
-FILTER = program()
+FILTER = seccomp.program()
 
 
-def answer(number: int, *arguments: int, architecture: int = X86_64, code: list[Instruction] = FILTER) -> int:
+def answer(number: int, *arguments: int, architecture: int = X86_64, code: list[seccomp.Instruction] = FILTER) -> int:
     """Interpret the instructions of the filter, and return what the kernel would do."""
     words = [number, architecture, 0, 0]
     for value in (*arguments, 0, 0, 0, 0, 0, 0)[:6]:
@@ -48,22 +38,9 @@ def test_the_kernel_accepts_the_size_of_the_filter():
 
 def test_exactly_the_listed_calls_are_allowed_whatever_their_arguments():
     unconditional = {n for n in range(2000) if answer(n, *[2**64 - 1] * 6) == answer(n) == ALLOW}
-    assert unconditional == set(ALLOWED.values())
+    assert unconditional == set(seccomp.ALLOWED.values())
     rules = {rule.number for rule in RULES.values()}
-    assert {n for n in range(2000) if answer(n) != EPERM} <= set(ALLOWED.values()) | rules
-
-
-@pytest.mark.parametrize(
-    "call",
-    {"open": 2, "openat": 257, "openat2": 437, "stat": 4, "readlink": 89, "socket": 41, "socketpair": 53, "fork": 57,
-     "vfork": 58, "execve": 59, "execveat": 322, "kill": 62, "tkill": 200, "tgkill": 234, "ptrace": 101, "chmod": 90,
-     "process_vm_readv": 310, "process_vm_writev": 311, "pidfd_getfd": 438, "memfd_create": 319, "setrlimit": 160,
-     "bpf": 321, "io_uring_setup": 425, "userfaultfd": 323, "statx": 332, "seccomp": 317, "unshare": 272,
-     "timer_create": 222, "mount": 165, "shmget": 29, "mq_open": 240, "add_key": 248, "ioperm": 173}.items(),
-    ids=str,
-)  # fmt: skip
-def test_calls_that_reach_out_are_refused(call):
-    assert answer(call[1]) == answer(call[1], 1, 2, 3, 4, 5, 6) == EPERM
+    assert {n for n in range(2000) if answer(n) != EPERM} <= set(seccomp.ALLOWED.values()) | rules
 
 
 def test_numbers_of_other_interfaces_and_other_architectures_end_the_program():
@@ -71,36 +48,24 @@ def test_numbers_of_other_interfaces_and_other_architectures_end_the_program():
     assert answer(0, architecture=I386) == answer(0, architecture=AARCH64) == KILL
 
 
-THREAD, NEW_USER, NEW_PID = 0x3D0F00, 0x10000000, 0x20000000
+THREAD = 0x3D0F00
 
 
 @pytest.mark.parametrize(
     ("number", "arguments", "expected"),
     [
         (56, [THREAD], ALLOW),
-        (56, [THREAD | NEW_USER], EPERM),
-        (56, [THREAD | NEW_PID], EPERM),
+        (56, [THREAD | 0x10000000], EPERM),  # a new user namespace
         (56, [17], EPERM),  # fork
-        (56, [0x4111], EPERM),  # vfork
         (435, [THREAD], ENOSYS),
-        (262, [0, 0, 0, 0x1000], TRAP),
         (262, [0, 0, 0, 0x1100], TRAP),
         (262, [0, 0, 0, 0], EPERM),
-        (16, [0, 0x5401], ALLOW),
         (16, [0, 0x5412], EPERM),  # TIOCSTI
-        (72, [0, 1], ALLOW),
         (72, [0, 8], EPERM),  # F_SETOWN
-        (72, [0, 10], EPERM),  # F_SETSIG
         (302, [0, 7, 0], ALLOW),
         (302, [1, 7, 0], EPERM),
-        (302, [0, 7, 1], EPERM),
         (302, [0, 7, 1 << 32], EPERM),
-        (157, [15], ALLOW),
-        (157, [22], EPERM),
-        (228, [1], ALLOW),
         (228, [(~1 << 3 | 2) & 0xFFFFFFFF], EPERM),  # the clock of process 1
-        (204, [0], ALLOW),
-        (204, [1], EPERM),
     ],
 )
 def test_conditions_on_arguments(number, arguments, expected):

@@ -18,9 +18,8 @@ from played import played
 from ray_start import free_port
 
 from verl_mas.environment.worlds import Setup
-from verl_mas.environment.worlds.hosts import Pool
+from verl_mas.environment.worlds.hosts import Pool, Stage
 from verl_mas.environment.worlds.hubs.openenv import Refused
-from verl_mas.environment.worlds.stage import Stage
 from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.workflow import Task
 from verl_mas.workflows.world import WorldTeam
@@ -198,11 +197,3 @@ def test_a_server_that_cannot_be_used_is_refused_before_the_run(server, world, o
     team = WorldTeam(world=world, options={**guessing(server).options, **options})
     with pytest.raises(ConfigError, match=message):
         team.check()
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("setup", [guessing, tools])
-def test_a_policy_trains_in_it(setup, server, train_world):
-    made = setup(server, steps=3)
-    metrics = train_world(f"openenv/{made.name}", dict(made.options), learns=False)
-    assert metrics["agent/player/acts"] > 0

@@ -61,9 +61,3 @@ def test_candidates_are_scored_each_and_a_tiny_model_needs_no_box():
 def test_an_invalid_setting_is_refused_before_the_run():
     with pytest.raises(ConfigError, match="MazeConfig"):
         world("maze", min_dist=-1).check()
-
-
-@pytest.mark.e2e
-def test_a_policy_trains_in_it(train_world):
-    metrics = train_world("reasoning_gym/chain_sum", {"max_terms": 2, "max_digits": 1})
-    assert metrics["agent/solver/acts"] == 8

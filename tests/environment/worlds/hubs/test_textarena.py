@@ -62,13 +62,7 @@ async def through_hosts():
 
 @pytest.mark.parametrize(
     ("name", "options", "number"),
-    [
-        ("2048-v0", {}, 1),
-        ("TicTacToe-v0-train", {}, 2),
-        ("PublicGoodsGame-v0", {}, 3),
-        ("SecretMafia-v0", {}, 6),
-        ("Snake-v0", {"num_players": 4}, 4),
-    ],
+    [("2048-v0", {}, 1), ("PublicGoodsGame-v0", {}, 3), ("SecretMafia-v0", {}, 6), ("Snake-v0", {"num_players": 4}, 4)],
 )
 def test_a_game_has_the_players_with_which_it_begins(name, options, number):
     workflow = WorldTeam(world=f"textarena/{name}", options=options)

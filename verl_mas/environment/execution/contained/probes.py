@@ -5,8 +5,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from verl_mas.environment.execution.executor import SETTING, Executor
-from verl_mas.environment.execution.limits import Limits, Result, Status
+from verl_mas.environment.execution.executor import SETTING, Executor, Limits, Result, Status
 from verl_mas.errors import ConfigError
 
 LIMITS = Limits(cpu_s=1.0, memory_mb=128)

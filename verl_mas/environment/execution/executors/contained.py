@@ -2,18 +2,28 @@
 
 import asyncio
 import contextlib
+import importlib.util
 import os
+import platform
 import signal
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from verl_mas.environment.execution.contained import harness
-from verl_mas.environment.execution.contained.child import NO_MEMORY, NOT_COMPILED, Job
 from verl_mas.environment.execution.contained.probes import got_through, not_contained
-from verl_mas.environment.execution.contained.start import refused, start
-from verl_mas.environment.execution.executor import Execution, register_executor
-from verl_mas.environment.execution.limits import DEFAULT, Answer, Call, Limits, Result, Status
-from verl_mas.errors import ExecutorFailed
+from verl_mas.environment.execution.contained.sealed import NO_MEMORY, NOT_COMPILED, Job
+from verl_mas.environment.execution.executor import (
+    SETTING,
+    Answer,
+    Call,
+    Execution,
+    Limits,
+    Result,
+    Status,
+    register_executor,
+)
+from verl_mas.errors import ConfigError, ExecutorFailed
 from verl_mas.util.fork_server import BY_LIMIT, NOT_STARTED, Ended
 from verl_mas.util.forks import Fork, ForkServer, Refused, Restarted, ServerLost
 from verl_mas.util.loops import PerLoop, waited_for
@@ -26,6 +36,23 @@ _START_S = 60.0
 # A fork server that has not ended a program this many seconds after the program's time limit is considered dead.
 _SILENCE_S = 20.0
 _CLOSED = "the sandbox was closed"
+# The server gets these variables; from the caller's environment it gets only those in `_PASSED_ON`. A fixed hash seed
+# gives sets the same order in each run.
+_ENVIRONMENT = {
+    "PYTHONHASHSEED": "0",
+    "PYTHONUTF8": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "MALLOC_ARENA_MAX": "1",
+    "TZ": "UTC",
+    "LC_ALL": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+# Variables that Python itself may need to start.
+_PASSED_ON = ("LD_LIBRARY_PATH", "PYTHONHOME")
+# The packages that a listed package imports. Programs may import these packages, too.
+_WITH = {"sympy": ("mpmath",)}
 
 
 @register_executor("contained")
@@ -36,7 +63,7 @@ class Contained:
     def __init__(self, settings: Execution):
         self._settings = settings
         self._slots = PerLoop(lambda: asyncio.Semaphore(settings.slots))
-        self._servers = Restarted(partial(start, settings.packages))
+        self._servers = Restarted(partial(_start, settings.packages))
 
     def check(self) -> None:
         """Start a sandbox, and test that it refuses every forbidden action."""
@@ -52,7 +79,7 @@ class Contained:
         server = self._servers.server
         return [server.pid] if server is not None and server.usable else []
 
-    async def execute(self, program: str, stdin: str = "", limits: Limits = DEFAULT) -> Result:
+    async def execute(self, program: str, stdin: str = "", limits: Limits = Limits()) -> Result:
         files = _encoded(program), stdin.encode("utf-8", "replace")
         ended, (stdout, stderr) = await self._run(*files, limits, limits.output_bytes, 2)
         code = os.waitstatus_to_exitcode(ended.status)
@@ -66,7 +93,7 @@ class Contained:
             code if code >= 0 else None,
         )
 
-    async def call(self, program: str, calls: Sequence[Call], limits: Limits = DEFAULT) -> list[Answer]:
+    async def call(self, program: str, calls: Sequence[Call], limits: Limits = Limits()) -> list[Answer]:
         text = harness.dump_calls([(call.function, call.args, call.kwargs) for call in calls])
         size = max(limits.output_bytes, harness.MAX_BYTES)
         ended, (_, _, answers) = await self._run(text.encode() + b"\n" + _encoded(program), b"", limits, size, 3)
@@ -76,7 +103,7 @@ class Contained:
 
     async def aclose(self) -> None:
         """End the fork server and its programs."""
-        servers, self._servers = self._servers, Restarted(partial(start, self._settings.packages))
+        servers, self._servers = self._servers, Restarted(partial(_start, self._settings.packages))
         servers.close()
 
     async def _run(
@@ -109,7 +136,7 @@ class Contained:
             await asyncio.wait_for(asyncio.wrap_future(server.greeting), _START_S)
         except Refused as error:
             what, reason = error.args
-            raise refused(what, reason, self._settings.packages) from None
+            raise _refused(what, reason, self._settings.packages) from None
         except asyncio.TimeoutError:
             server.close()
             raise ServerLost(f"it did not start within {_START_S:.0f} s") from None
@@ -217,3 +244,45 @@ def _status(ended: Ended, flooded: bool) -> Status:
 
 
 _EXIT_CODES = {0: Status.OK, NOT_COMPILED: Status.SYNTAX_ERROR, NO_MEMORY: Status.OUT_OF_MEMORY}
+
+
+def _start(packages: Iterable[str]) -> ForkServer:
+    """Start a fork server for programs that may import these packages."""
+    if not sys.platform.startswith("linux") or platform.machine() != "x86_64" or sys.maxsize < 2**32:
+        raise _refused("seccomp", f"{platform.system()} on {platform.machine()}", ())
+    env = _ENVIRONMENT | {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    kind, python = "verl_mas.environment.execution.contained.sealed:Sealed", (sys.executable, "-s", "-S")
+    return ForkServer(kind, _package_folders(packages), python=python, env=env, cwd="/")
+
+
+def _refused(what: str, reason: str, packages: Iterable[str]) -> ConfigError:
+    """Make the error for a machine without the filter of system calls, or for an unusable package."""
+    if what == "packages":
+        value = f"{SETTING}.packages=[{','.join(packages)}]: {reason}"
+        rule = "every package can be imported in a process of one thread, without the other installed packages"
+        return ConfigError(value, rule=rule, fix="leave it out, or list the packages that it imports as well")
+    rule = "programs are contained by a filter of system calls: Linux on x86-64, and a kernel that allows seccomp"
+    fix = (
+        f"run on such a machine, or send programs to a service: {SETTING}.executor=sandbox_fusion "
+        f"{SETTING}.url=http://...; {SETTING}.executor=unsafe_subprocess runs them with the rights of this user"
+    )
+    return ConfigError(f"{SETTING}.executor=contained: {reason}", rule=rule, fix=fix)
+
+
+def _package_folders(packages: Iterable[str]) -> dict[str, str]:
+    """Map each package, and the packages in `_WITH` that it imports, to its folder."""
+    names = dict.fromkeys(name for package in packages for name in (*_WITH.get(package, ()), package))
+    return {name: _folder(name) for name in names}
+
+
+def _folder(name: str) -> str:
+    value = f"{SETTING}.packages: {name!r}"
+    if name in sys.stdlib_module_names:
+        raise ConfigError(value, rule="programs can always import the standard library", fix="leave it out")
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    if spec is None:
+        rule = "it is the name of an installed package, as programs import it"
+        raise ConfigError(value, rule=rule, fix=f"pip install {name}, or leave it out")
+    if not spec.submodule_search_locations:
+        raise ConfigError(f"{value}, which is one file", rule="a package is a folder of modules", fix="leave it out")
+    return os.path.abspath(next(iter(spec.submodule_search_locations)))

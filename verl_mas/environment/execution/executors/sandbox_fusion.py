@@ -3,20 +3,17 @@
 The service decides how well programs are contained. SandboxFusion's default configuration isolates nothing.
 """
 
-import asyncio
 import json
-import random
 import secrets
 from collections.abc import Mapping
-from typing import TypeAlias
 
 import httpx
 
-from verl_mas.environment.execution.executor import SETTING, Execution, register_executor
-from verl_mas.environment.execution.limits import DEFAULT, Limits, Result, Status
-from verl_mas.environment.execution.wrapper import called, status_of, wrapped
+from verl_mas.environment.execution.executor import SETTING, Execution, Limits, Result, Status, register_executor
+from verl_mas.environment.execution.wrapper import Wrapped, status_of, wrapped
+from verl_mas.environment.service import ServiceDown, ServiceFailed, beginning, posted, repeated
 from verl_mas.errors import ConfigError, ExecutorFailed
-from verl_mas.util.bodies import TooLong, answered
+from verl_mas.util.bodies import TooLong
 from verl_mas.util.loops import PerLoop, waited_for
 from verl_mas.util.text import encodable
 
@@ -25,29 +22,19 @@ PATH = "/run_code"
 MAX_BODY = 16 * 2**20
 
 
-class _ServiceDown(Exception):
-    """A temporary failure of the service; the request is worth repeating."""
-
-
-class _Nonsense(Exception):
-    """A response that SandboxFusion never sends. A repeated request would get the same response."""
-
-
 # RETRIES is the maximum number of repetitions of a request. BACKOFF_S is the wait before the first repetition, and
 # doubles with each further repetition. MARGIN_S is the time that a request may take in addition to its program.
 RETRIES, BACKOFF_S, MARGIN_S = 4, 0.5, 30.0
-Question: TypeAlias = Mapping[str, object]
 
 
 @register_executor("sandbox_fusion")
-class SandboxFusion:
+class SandboxFusion(Wrapped):
     """The client of one service. A request that fails permanently raises ExecutorFailed."""
 
     def __init__(self, settings: Execution):
+        super().__init__(settings)
         self._url = _address(settings.url)
-        self._packages, self._limits = tuple(settings.packages), settings.limits
-        self._slots = PerLoop(lambda: asyncio.Semaphore(settings.slots))
-        # The client sets no limits: slots limit the connections, and `_asked` limits the time of the whole request.
+        # The client sets no limits: slots limit the connections, and `posted` limits the time of the whole request.
         self._http = PerLoop(lambda: httpx.AsyncClient(trust_env=False, timeout=None, limits=httpx.Limits()))
 
     def check(self) -> None:
@@ -57,13 +44,13 @@ class SandboxFusion:
 
         async def probe() -> Result:
             try:
-                return await self._asked(_question(program, word, self._limits), self._limits)
+                return await self._asked(program, word, self._limits)
             finally:
                 await self.aclose()
 
         try:
             result = waited_for(probe())
-        except (_ServiceDown, _Nonsense) as error:
+        except ServiceFailed as error:
             raise self._refused(f"does not serve: {error}") from error
         if not result.ok:
             imported = f"imports {', '.join(self._packages)}" if self._packages else "imports nothing"
@@ -71,42 +58,33 @@ class SandboxFusion:
         if result.last_line != word:
             raise self._refused(f"does not run programs: {result.stdout!r:.80} instead of {word}")
 
-    async def execute(self, program: str, stdin: str = "", limits: Limits = DEFAULT) -> Result:
-        question, attempt = _question(program, stdin, limits), 0
-        async with self._slots.here():
-            while True:
-                try:
-                    return await self._asked(question, limits)
-                except (_ServiceDown, _Nonsense) as error:
-                    if isinstance(error, _Nonsense) or attempt == RETRIES:
-                        raise ExecutorFailed(f"{self._url}: {error}") from error
-                # The random factor keeps sessions whose requests failed together from repeating them together.
-                await asyncio.sleep(BACKOFF_S * 2**attempt * random.uniform(0.5, 1.5))
-                attempt += 1
-
-    call = called
-
     async def aclose(self) -> None:
         client = self._http.discard()
         if client is not None:
             await client.aclose()
 
-    async def _asked(self, question: Question, limits: Limits) -> Result:
-        """Send one request. A failure of the program is in the result; a failure of the service is raised."""
-        seconds = limits.seconds + MARGIN_S
+    async def _run(self, program: str, stdin: str, limits: Limits) -> Result:
         try:
-            asked = answered(self._http.here(), "POST", self._url, MAX_BODY, json=question)
-            status, body = await asyncio.wait_for(asked, seconds)
+            return await repeated(lambda: self._asked(program, stdin, limits), RETRIES, BACKOFF_S)
+        except ServiceFailed as error:
+            raise ExecutorFailed(f"{self._url}: {error}") from error
+
+    async def _asked(self, program: str, stdin: str, limits: Limits) -> Result:
+        """Send one request. A failure of the program is in the result; a failure of the service is raised."""
+        question = {
+            "code": wrapped(program, limits),
+            "stdin": encodable(stdin),
+            "language": "python",
+            "compile_timeout": limits.seconds,
+            "run_timeout": limits.seconds,
+            "memory_limit_MB": limits.memory_mb,
+            "files": {},
+            "fetch_files": [],
+        }
+        try:
+            body = await posted(self._http.here(), self._url, question, limits.seconds + MARGIN_S, MAX_BODY)
         except TooLong:  # a service without a limit of its own sends all that a program printed
             return Result(Status.TOO_MUCH_OUTPUT)
-        except (TimeoutError, asyncio.TimeoutError, httpx.TimeoutException) as error:
-            raise _ServiceDown(f"no response in {seconds:g} s") from error
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: empty label in the host
-            raise _ServiceDown(f"{type(error).__name__}: {error}") from error
-        if status == 429 or status >= 500:
-            raise _ServiceDown(f"HTTP {status}")
-        if status != 200:
-            raise _Nonsense(f"HTTP {status}: {_start(body)}")
         return _result(body, limits)
 
     def _refused(self, problem: str) -> ConfigError:
@@ -124,41 +102,28 @@ def _address(url: str | None) -> str:
     return address if address.endswith(PATH) else address + PATH
 
 
-def _question(program: str, stdin: str, limits: Limits) -> Question:
-    return {
-        "code": wrapped(program, limits),
-        "stdin": encodable(stdin),
-        "language": "python",
-        "compile_timeout": limits.seconds,
-        "run_timeout": limits.seconds,
-        "memory_limit_MB": limits.memory_mb,
-        "files": {},
-        "fetch_files": [],
-    }
-
-
 def _result(body: bytes, limits: Limits) -> Result:
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise _Nonsense(f"not JSON: {_start(body)}") from error
+        raise ServiceFailed(f"not JSON: {beginning(body)!r}") from error
     match answer:
         case {"status": "SandboxError", **rest}:
-            raise _ServiceDown(f"SandboxError: {rest.get('message')!r:.200}")
+            raise ServiceDown(f"SandboxError: {rest.get('message')!r:.200}")
         case {"status": "Success" | "Failed" as status, "run_result": {"status": str(ended), **run}}:
             return _ended(str(status), ended, {str(name): value for name, value in run.items()}, limits)
-    raise _Nonsense(f"not an answer of SandboxFusion: {_start(body)}")
+    raise ServiceFailed(f"not an answer of SandboxFusion: {beginning(body)!r}")
 
 
 def _ended(status: str, ended: str, run: Mapping[str, object], limits: Limits) -> Result:
     seconds, exit_code = run.get("execution_time") or 0.0, run.get("return_code")
     stdout, stderr = run.get("stdout") or "", run.get("stderr") or ""
     if not isinstance(stdout, str) or not isinstance(stderr, str) or not isinstance(seconds, int | float):
-        raise _Nonsense(f"a run_result of other types: {run!r:.200}")
+        raise ServiceFailed(f"a run_result of other types: {run!r:.200}")
     if ended == "TimeLimitExceeded":
         outcome, exit_code = Status.TIMED_OUT, None
     elif ended != "Finished" or type(exit_code) is not int or (exit_code == 0) != (status == "Success"):
-        raise _Nonsense(f"status {status}, run_result.status {ended}, return_code {exit_code!r:.20}")
+        raise ServiceFailed(f"status {status}, run_result.status {ended}, return_code {exit_code!r:.20}")
     else:
         outcome = status_of(exit_code, stderr, seconds, limits)
     streams = [encodable(text).encode() for text in (stdout, stderr)]
@@ -166,7 +131,3 @@ def _ended(status: str, ended: str, run: Mapping[str, object], limits: Limits) -
         outcome = Status.TOO_MUCH_OUTPUT
     stdout, stderr = (stream[: limits.output_bytes].decode(errors="replace") for stream in streams)
     return Result(outcome, stdout, stderr, float(seconds), exit_code=exit_code)
-
-
-def _start(body: bytes) -> str:
-    return repr(body[:200].decode(errors="replace"))

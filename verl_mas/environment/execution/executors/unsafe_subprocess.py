@@ -13,11 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO
 
-from verl_mas.environment.execution.executor import SETTING, Execution, register_executor
-from verl_mas.environment.execution.limits import DEFAULT, Limits, Result, Status
-from verl_mas.environment.execution.wrapper import called, status_of, wrapped
+from verl_mas.environment.execution.executor import SETTING, Execution, Limits, Result, Status, register_executor
+from verl_mas.environment.execution.wrapper import Wrapped, status_of, wrapped
 from verl_mas.errors import ConfigError
-from verl_mas.util.loops import PerLoop
 from verl_mas.util.text import encodable
 
 logger = logging.getLogger(__name__)
@@ -29,13 +27,12 @@ ENVIRONMENT = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "OMP_NUM_THREADS": "1", "OPENBL
 
 
 @register_executor("unsafe_subprocess")
-class UnsafeSubprocess:
+class UnsafeSubprocess(Wrapped):
     """Runs programs without a sandbox: a program can read, write and send whatever this user can. CPU time and memory
     are not measured."""
 
     def __init__(self, settings: Execution):
-        self._packages = tuple(settings.packages)
-        self._slots = PerLoop(lambda: asyncio.Semaphore(settings.slots))
+        super().__init__(settings)
         warn_once()
 
     def check(self) -> None:
@@ -48,16 +45,6 @@ class UnsafeSubprocess:
                 rule = "programs import the packages of this Python"
                 raise ConfigError(value, rule=rule, fix="install it, or leave it out")
 
-    async def execute(self, program: str, stdin: str = "", limits: Limits = DEFAULT) -> Result:
-        memory = (limits.memory_mb + (PACKAGES_MB if self._packages else PYTHON_MB)) * 2**20
-        rlimits = {"RLIMIT_AS": memory, "RLIMIT_FSIZE": limits.output_bytes, "RLIMIT_NOFILE": 64, "RLIMIT_CORE": 0}
-        text = wrapped(program, limits, **rlimits)
-        async with self._slots.here():
-            with TemporaryDirectory(prefix="verl-mas-program-", ignore_cleanup_errors=True) as folder:
-                return await self._run(Path(folder), text, encodable(stdin), limits)
-
-    call = called
-
     async def aclose(self) -> None:
         """Do nothing, because every process ends with its call."""
 
@@ -66,12 +53,18 @@ class UnsafeSubprocess:
         # Without -S the installed packages can be imported.
         return [sys.executable, "-I"] if self._packages else [sys.executable, "-I", "-S"]
 
-    async def _run(self, folder: Path, text: str, stdin: str, limits: Limits) -> Result:
-        (folder / "run.py").write_text(text)
+    async def _run(self, program: str, stdin: str, limits: Limits) -> Result:
+        with TemporaryDirectory(prefix="verl-mas-program-", ignore_cleanup_errors=True) as folder:
+            return await self._run_in(Path(folder), program, stdin, limits)
+
+    async def _run_in(self, folder: Path, program: str, stdin: str, limits: Limits) -> Result:
+        memory = (limits.memory_mb + (PACKAGES_MB if self._packages else PYTHON_MB)) * 2**20
+        rlimits = {"RLIMIT_AS": memory, "RLIMIT_FSIZE": limits.output_bytes, "RLIMIT_NOFILE": 64, "RLIMIT_CORE": 0}
+        (folder / "run.py").write_text(wrapped(program, limits, **rlimits))
         # The streams are files, because a program may ask for the size of its input, and because the kernel's limit of
         # the file size ends a flood of output. They have no names, so that the program cannot replace them.
         with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
-            given.write(stdin.encode())
+            given.write(encodable(stdin).encode())
             given.seek(0)
             start = time.monotonic()
             command = [*self._python, "run.py"]

@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Protocol, TypedDict
 
 import httpx
 
@@ -20,21 +19,11 @@ from verl_mas.config.registry import Extra, nearest
 from verl_mas.config.values import Count, Positive, Text, load_dataclass
 from verl_mas.environment.worlds.world import Observation, Setup, View, World, register_world
 from verl_mas.errors import ConfigError
+from verl_mas.verl_.types import Untyped
 
 PLAYER, JSON, OPTIONS = "player", "json", "mas.workflow.args.options"
 websockets = Extra("websockets", "openenv")
 LARGEST = 100 * 2**20  # bytes of a message, as in OpenEnv's client
-
-
-class Connection(Protocol):
-    def send(self, message: str) -> None: ...
-    def recv(self) -> str: ...
-
-
-class Result(TypedDict):
-    observation: Mapping[str, object]
-    reward: float | None
-    done: bool
 
 
 class Refused(Exception):
@@ -60,20 +49,16 @@ class Options:
     def of(cls, setup: Setup) -> Options:
         return load_dataclass(cls, dict(setup.options), OPTIONS)
 
-    def page(self, name: str) -> Mapping[str, Mapping[str, Mapping[str, object]]]:
+    def page(self, name: str) -> Untyped:
         try:
-            answer = httpx.get(f"{self.base_url.rstrip('/')}/{name}", timeout=10).raise_for_status()
-            page: Mapping[str, Mapping[str, Mapping[str, object]]] = answer.json()
+            return httpx.get(f"{self.base_url.rstrip('/')}/{name}", timeout=10).raise_for_status().json()
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             value, rule = f"{OPTIONS}.base_url={self.base_url}: {error}", "a server of OpenEnv answers there"
             raise ConfigError(value, rule=rule, fix="start it, or correct the address") from error
-        return page
 
-    def connected(self) -> AbstractContextManager[Connection]:
+    def connected(self) -> Untyped:
         address = f"ws{self.base_url.removeprefix('http').rstrip('/')}/ws"
-        client = import_module("websockets.sync.client")
-        connection: AbstractContextManager[Connection] = client.connect(address, max_size=LARGEST, compression=None)
-        return connection
+        return import_module("websockets.sync.client").connect(address, max_size=LARGEST, compression=None)
 
 
 @register_world("openenv")
@@ -102,7 +87,6 @@ class OpenEnv(World):
 
     def start(self) -> View:
         self.options, self.resources = Options.of(self.setup), ExitStack()
-        self.closed: type[Exception] = websockets.ConnectionClosed
         self.earned, self.steps, self.illegal = 0.0, 0, 0
         deadline = time.monotonic() + self.options.wait_s
         while True:
@@ -139,20 +123,19 @@ class OpenEnv(World):
             return None
         return action if isinstance(action, dict) else None
 
-    def _ask(self, kind: str, data: Mapping[str, object]) -> Result:
+    def _ask(self, kind: str, data: Mapping[str, object]) -> Untyped:
         # A full server sends an error and closes the connection before it gets a request. Sending then fails, but the
         # error can still be received.
-        with suppress(self.closed):
+        with suppress(websockets.ConnectionClosed):
             self.connection.send(json.dumps({"type": kind, "data": data}))
         answer = json.loads(self.connection.recv())
-        result: Result = answer["data"]
+        data = answer["data"]
         if answer["type"] == "error":
-            error = answer["data"]
-            fields = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.get("errors", ())]
-            raise Refused(error["code"], "; ".join(fields) or error["message"])
-        return result
+            fields = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in data.get("errors", ())]
+            raise Refused(data["code"], "; ".join(fields) or data["message"])
+        return data
 
-    def _took(self, result: Result) -> View:
+    def _took(self, result: Untyped) -> View:
         self.earned += float(result["reward"] or 0)
         self.done, self.seen = result["done"], self._text(result["observation"])
         return self._view()

@@ -5,11 +5,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, TypedDict
 
 from verl_mas.config.registry import Extra, nearest
 from verl_mas.environment.worlds.world import Observation, Setup, View, World, register_world
 from verl_mas.errors import ConfigError, SessionFault, failures
+from verl_mas.verl_.types import Untyped
 from verl_mas.workflow import Malformed
 from verl_mas.workflow.codecs import Boxed
 
@@ -18,40 +18,27 @@ SET = 64  # some tasks plan the whole data set when it is created, so items come
 PLAYER = "solver"
 
 
-class GymQuestion(TypedDict):
-    question: str
-    answer: str | None
-
-
-class GymDataset(Protocol):
-    """One set of a task's items."""
-
-    def __getitem__(self, place: int) -> GymQuestion: ...
-
-    def score_answer(self, answer: str, entry: GymQuestion) -> float: ...
-
-
 @dataclass(frozen=True)
 class Item:
-    entry: GymQuestion
-    items: GymDataset
+    entry: Untyped  # a question with its answer
+    items: Untyped
 
     @property
     def prompt(self) -> str:
-        return self.entry["question"].strip()
+        return str(self.entry["question"]).strip()
 
     def score(self, answer: str | Malformed) -> dict[str, float]:
         """Score an answer from 0 to 1. `acc` is 1 for a complete solution. An answer for which the verifier raises is
         `unchecked`."""
-        malformed, unchecked, score = isinstance(answer, Malformed), False, 0.0
-        if not isinstance(answer, Malformed):
-            try:
-                with failures():
-                    score = float(self.items.score_answer(answer, self.entry))
-            except SessionFault:
-                unchecked = True
-        scores = {"score": score, "acc": score >= 1.0, "malformed": malformed, "unchecked": unchecked}
-        return {name: float(value) for name, value in scores.items()}
+        scores = dict.fromkeys(("score", "acc", "malformed", "unchecked"), 0.0)
+        if isinstance(answer, Malformed):
+            return scores | {"malformed": 1.0}
+        try:
+            with failures():
+                score = float(self.items.score_answer(answer, self.entry))
+        except SessionFault:
+            return scores | {"unchecked": 1.0}
+        return scores | {"score": score, "acc": float(score >= 1.0)}
 
 
 @lru_cache(maxsize=4096)
@@ -66,18 +53,17 @@ def item(task: str, settings: str, number: int) -> Item:
 
 
 @lru_cache(maxsize=64)
-def _items(task: str, settings: str, seed: int) -> GymDataset:
+def _items(task: str, settings: str, seed: int) -> Untyped:
     """One set of the task's items, each generated on access."""
     gym.require()
     known = sorted(gym.factory.DATASETS)
     if task not in known:
         raise ConfigError(f"task {task!r}", rule="it is a task of reasoning-gym", fix=nearest(task, known))
     try:
-        items: GymDataset = gym.create_dataset(task, seed=seed, size=SET, **json.loads(settings))
+        return gym.create_dataset(task, seed=seed, size=SET, **json.loads(settings))
     except (TypeError, AssertionError, ValueError) as error:
         fix = f"use settings of {gym.factory.DATASETS[task][1].__name__}, in its ranges"
         raise ConfigError(f"{task} with {settings}", rule=f"reasoning-gym: {error}", fix=fix) from error
-    return items
 
 
 @register_world("reasoning_gym")
