@@ -1,4 +1,5 @@
-"""The package without its toy tasks: a copy from which `verl_mas/gym` and its entry points are deleted."""
+"""The package without its toy tasks: a copy without `verl_mas/gym`, its entry points, and those of recipes, whose data
+sets and teams may build on it."""
 
 import os
 import re
@@ -17,7 +18,7 @@ else:
 # tests/test_structure.py holds in every run of the tests that nothing imports the toy tasks.
 pytestmark = pytest.mark.nightly
 ROOT = Path(__file__).parents[1]
-ENTRIES = re.compile(r'^[\w"-]+ = "verl_mas\.gym[\w.:]*"\n', re.MULTILINE)
+ENTRIES = re.compile(r'^[\w"-]+ = "verl_mas\.(?:gym|config\.hydra\.recipe)\.[\w.:]*"\n', re.MULTILINE)
 USES = """
 import importlib, pkgutil, sys, verl_mas
 NAMES = "__main__ config.hydra.recipe engines.vllm engines.platform.fsdp"

@@ -12,10 +12,10 @@ from verl_mas.config.hydra.recipe.code import programs
 from verl_mas.config.hydra.recipe.guide_driver import team as guide_driver
 from verl_mas.config.hydra.recipe.guide_driver.team import GuideDriver
 from verl_mas.config.hydra.recipe.lookup import tables as lookup
-from verl_mas.gym import split_clues
+from verl_mas.config.hydra.recipe.split_clues import clues as split_clues
+from verl_mas.config.hydra.recipe.split_clues.clues import SplitClues
 from verl_mas.gym.puzzles.data import lessons as puzzle_lessons
 from verl_mas.gym.puzzles.data import tiny_workflow
-from verl_mas.gym.split_clues import SplitClues
 from verl_mas.gym.warmup import tiny
 from verl_mas.testing.tiny_model import TURN_END, byte_tokenizer, tiny_model
 

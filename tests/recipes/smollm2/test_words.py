@@ -3,8 +3,8 @@
 import pytest
 from played import played, task_of
 
+from verl_mas.config.hydra.recipe.smollm2.words import KINDS, SHUFFLED, SecretWords, graded, items, secrets, shuffled
 from verl_mas.errors import ConfigError, SessionFault
-from verl_mas.gym.secret_words import KINDS, SHUFFLED, SecretWords, graded, items, secrets, shuffled
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import Task
 
