@@ -6,7 +6,7 @@ import pytest
 from gateway_sessions import tools
 
 from verl_mas.gateway.dialect import DIALECTS, ApiError, Fields, Served
-from verl_mas.gateway.messages import canonical
+from verl_mas.gateway.tips import canonical
 from verl_mas.verl_.row import Act
 from verl_mas.workflow.client import Generation, ToolCall
 from verl_mas.workflow.reply import Reply
