@@ -5,7 +5,6 @@ import socket
 from contextlib import asynccontextmanager
 
 import pytest
-from async_tests import pytest_pyfunc_call as pytest_pyfunc_call
 
 from verl_mas.util import http_server
 
@@ -19,12 +18,14 @@ async def app(scope, receive, send):
 
 
 @asynccontextmanager
-async def serving(app, **settings):
-    """Start a server, and yield it and its port."""
+async def serving(monkeypatch):
+    """Start a server with at most 16 connections, each at most one second without a head, and yield its port."""
+    monkeypatch.setattr(http_server.resource, "getrlimit", lambda kind: (64, 64))
+    monkeypatch.setattr(http_server, "HEAD_S", 1)
     with socket.create_server(("127.0.0.1", 0)) as listens:
-        server = http_server.Server(app, **settings)
+        server = http_server.Server(app)
         running = asyncio.create_task(server.serve(sockets=[listens]))
-        yield server, listens.getsockname()[1]
+        yield listens.getsockname()[1]
         server.should_exit = True
         await running
 
@@ -36,11 +37,12 @@ async def end_of(reader):
         return b""
 
 
-async def test_connections_without_a_head_are_closed_and_their_number_has_a_limit(monkeypatch):
-    """The limits are 16 connections, and one second without a head."""
-    monkeypatch.setattr(http_server.resource, "getrlimit", lambda kind: (64, 64))
-    monkeypatch.setattr(http_server, "HEAD_S", 1)
-    async with serving(app) as (_, port):
+def test_connections_without_a_head_are_closed_and_their_number_has_a_limit(monkeypatch):
+    asyncio.run(flooded(monkeypatch))
+
+
+async def flooded(monkeypatch):
+    async with serving(monkeypatch) as port:
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(60)]
         for _, writer in silent:
             writer.write(HALF)
@@ -56,16 +58,23 @@ async def test_connections_without_a_head_are_closed_and_their_number_has_a_limi
 
 
 @pytest.mark.parametrize(("grace", "answer"), [(5, b"ok"), (0, b"")])
-async def test_a_request_that_runs_has_the_time_of_grace_to_end(grace, answer):
+def test_a_request_that_runs_has_the_time_of_grace_to_end(grace, answer):
     async def slow(scope, receive, send):
         if scope["type"] == "http":
             await asyncio.sleep(0.5)
             await app(scope, receive, send)
 
-    async with serving(slow, grace=grace) as (server, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        await asyncio.sleep(0.2)
-        server.should_exit = True
-        assert (await end_of(reader)).endswith(answer)
-        writer.close()
+    async def ended():
+        with socket.create_server(("127.0.0.1", 0)) as listens:
+            server = http_server.Server(slow, grace=grace)
+            running = asyncio.create_task(server.serve(sockets=[listens]))
+            reader, writer = await asyncio.open_connection(*listens.getsockname())
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await asyncio.sleep(0.2)
+            server.should_exit = True
+            found = await end_of(reader)
+            writer.close()
+            await running
+            return found
+
+    assert asyncio.run(ended()).endswith(answer)
