@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_mas.gateway.tips import Canonical, Tip, Tips, canonical, spellings
+from verl_mas.gateway.tips import Canonical, Found, Tip, Tips, canonical, spellings
 from verl_mas.verl_.row import Act
 from verl_mas.workflow.client import Generation
 from verl_mas.workflow.reply import Reply
@@ -17,14 +17,14 @@ def transcript(letters: str) -> list[Canonical]:
     return [Canonical(ROLES.get(letter, "user"), letter) for letter in letters]
 
 
-def origin(tips: Tips, letters: str, tools: str = "", **generation: object) -> str:
-    """Send a request, which becomes an act as in a session, and return why it continues or begins a row."""
+def ask(tips: Tips, letters: str, tools: str = "", **generation: object) -> Found:
+    """Send a request, which becomes an act as in a session, and return the act that it continues."""
     found = tips.find("a", tools, transcript(letters))
     with found.reserved():
         made = Generation("r", **generation)  # type: ignore[arg-type]
         tip = Tip(Reply(Act("a", "a", "main"), [{}, {"content": letters}], made), found)
     tips.add("a", tools, transcript(letters), spellings(*transcript("r")), tip)
-    return found.origin
+    return found
 
 
 @pytest.mark.parametrize(
@@ -47,15 +47,15 @@ def origin(tips: Tips, letters: str, tools: str = "", **generation: object) -> s
 def test_a_request_says_why_it_continues_or_begins_a_row(earlier, letters, why):
     tips = Tips()
     for each in earlier.split():
-        origin(tips, each)
-    assert origin(tips, letters) == why
+        ask(tips, each)
+    assert ask(tips, letters).origin == why
 
 
 def test_the_tools_are_a_part_of_the_reason():
     tips = Tips()
-    origin(tips, "1")
-    assert origin(tips, "1r2", tools="[]") == "new: the tools changed"
-    assert origin(tips, "2", tools="[1]") == "new: other tools, and another prompt"
+    ask(tips, "1")
+    assert ask(tips, "1r2", tools="[]").origin == "new: the tools changed"
+    assert ask(tips, "2", tools="[1]").origin == "new: other tools, and another prompt"
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,17 @@ def test_the_tools_are_a_part_of_the_reason():
 )
 def test_a_reply_without_an_end_of_turn_is_not_continued(how, why):
     tips = Tips()
-    origin(tips, "1", **how)
-    assert origin(tips, "1r2") == f"new: {why}"
+    ask(tips, "1", **how)
+    assert ask(tips, "1r2").origin == f"new: {why}"
+
+
+def test_the_engine_gets_the_messages_of_the_row_and_the_new_ones():
+    tips = Tips()
+    ask(tips, "1")
+    found = ask(tips, "1r2")
+    assert (found.known, found.continuation.known, found.continuation.row) == (2, 3, 0)
+    new = {"content": "2"}
+    assert found.messages([{}, {}, new]) == [{}, {"content": "1"}, {"role": "assistant", "content": "r"}, new]
 
 
 def call(arguments, name="add", **more):

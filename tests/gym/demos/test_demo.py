@@ -49,6 +49,6 @@ def test_ctrl_c_ends_without_a_traceback(asked, monkeypatch, capsys):
     def interrupt(overrides, console, *, fresh):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("verl_mas.gym.demos.letters.run", interrupt)
+    monkeypatch.setattr("verl_mas.config.hydra.recipe.first_run.demo.run", interrupt)
     assert demo.main(["letters"]) == 130
     assert "ended" in capsys.readouterr().err
