@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_mas.gateway.tips import Canonical, Found, Tip, Tips, canonical, spellings
+from verl_mas.gateway.tips import Canonical, Tip, Tips, canonical, remove, spellings
 from verl_mas.verl_.row import Act
 from verl_mas.workflow.client import Generation
 from verl_mas.workflow.reply import Reply
@@ -17,14 +17,14 @@ def transcript(letters: str) -> list[Canonical]:
     return [Canonical(ROLES.get(letter, "user"), letter) for letter in letters]
 
 
-def ask(tips: Tips, letters: str, tools: str = "", **generation: object) -> Found:
-    """Send a request, which becomes an act as in a session, and return the act that it continues."""
+def ask(tips: Tips, letters: str, tools: str = "", **generation: object) -> Tip:
+    """Send a request, which becomes an act as in a session."""
     found = tips.find("a", tools, transcript(letters))
     with found.reserved():
         made = Generation("r", **generation)  # type: ignore[arg-type]
         tip = Tip(Reply(Act("a", "a", "main"), [{}, {"content": letters}], made), found)
     tips.add("a", tools, transcript(letters), spellings(*transcript("r")), tip)
-    return found
+    return tip
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def test_a_request_says_why_it_continues_or_begins_a_row(earlier, letters, why):
     tips = Tips()
     for each in earlier.split():
         ask(tips, each)
-    assert ask(tips, letters).origin == why
+    assert ask(tips, letters).found.origin == why
 
 
 def test_the_tools_are_a_part_of_the_reason():
     tips = Tips()
     ask(tips, "1")
-    assert ask(tips, "1r2", tools="[]").origin == "new: the tools changed"
-    assert ask(tips, "2", tools="[1]").origin == "new: other tools, and another prompt"
+    assert ask(tips, "1r2", tools="[]").found.origin == "new: the tools changed"
+    assert ask(tips, "2", tools="[1]").found.origin == "new: other tools, and another prompt"
 
 
 @pytest.mark.parametrize(
@@ -69,16 +69,23 @@ def test_the_tools_are_a_part_of_the_reason():
 def test_a_reply_without_an_end_of_turn_is_not_continued(how, why):
     tips = Tips()
     ask(tips, "1", **how)
-    assert ask(tips, "1r2").origin == f"new: {why}"
+    assert ask(tips, "1r2").found.origin == f"new: {why}"
 
 
 def test_the_engine_gets_the_messages_of_the_row_and_the_new_ones():
     tips = Tips()
     ask(tips, "1")
-    found = ask(tips, "1r2")
+    found = ask(tips, "1r2").found
     assert (found.known, found.continuation.known, found.continuation.row) == (2, 3, 0)
     new = {"content": "2"}
     assert found.messages([{}, {}, new]) == [{}, {"content": "1"}, {"role": "assistant", "content": "r"}, new]
+
+
+def test_an_act_that_reached_no_program_leaves_its_row_to_another_request():
+    tips = Tips()
+    ask(tips, "1")
+    remove(ask(tips, "1r2"))
+    assert ask(tips, "1r2r3").found.origin == "continued after 2 messages"
 
 
 def call(arguments, name="add", **more):
