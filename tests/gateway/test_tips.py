@@ -7,23 +7,24 @@ from verl_mas.verl_.row import Act
 from verl_mas.workflow.client import Generation
 from verl_mas.workflow.reply import Reply
 
-ROLES = {"s": "system", "S": "system", **dict.fromkeys("rR", "assistant")}
+ROLES = {"s": "system", "S": "system", **dict.fromkeys("rRxy", "assistant")}
 BRANCHED = "branched after 2 messages, as another request continued them"
 
 
 def transcript(letters: str) -> list[Canonical]:
-    """Make a message of each letter: s is the system's, r the assistant's, digits are the user's. Capitals are
-    edited."""
-    return [Canonical(ROLES.get(letter, "user"), letter) for letter in letters]
+    """Make a message of each letter: s is the system's, r the assistant's, digits are the user's. Capitals are edited;
+    x and y are r with a thought."""
+    thoughts = {letter: f"<think>{letter}</think>r" for letter in "xy"}
+    return [Canonical(ROLES.get(letter, "user"), thoughts.get(letter, letter)) for letter in letters]
 
 
-def ask(tips: Tips, letters: str, tools: str = "", **generation: object) -> Tip:
+def ask(tips: Tips, letters: str, reply: str = "r", tools: str = "", row: int = 0, **generation: object) -> Tip:
     """Send a request, which becomes an act as in a session."""
     found = tips.find("a", tools, transcript(letters))
     with found.reserved():
-        made = Generation("r", **generation)  # type: ignore[arg-type]
-        tip = Tip(Reply(Act("a", "a", "main"), [{}, {"content": letters}], made), found)
-    tips.add("a", tools, transcript(letters), spellings(*transcript("r")), tip)
+        made = Generation(reply, **generation)  # type: ignore[arg-type]
+        tip = Tip(Reply(Act("a", "a", "main"), [{}, {"content": letters}], made, row=row), found)
+    tips.add("a", tools, transcript(letters), spellings(*transcript(reply)), tip)
     return tip
 
 
@@ -79,6 +80,14 @@ def test_the_engine_gets_the_messages_of_the_row_and_the_new_ones():
     assert (found.known, found.continuation.known, found.continuation.row) == (2, 3, 0)
     new = {"content": "2"}
     assert found.messages([{}, {}, new]) == [{}, {"content": "1"}, {"role": "assistant", "content": "r"}, new]
+
+
+def test_a_thought_may_be_left_out_and_another_thought_is_another_row():
+    tips = Tips()
+    for row, thought in enumerate("xy"):
+        ask(tips, "1", reply=thought, row=row)
+    assert [ask(tips, letters, row=row).found.tip.reply.row for letters, row in (("1x2", 0), ("1r2", 1))] == [0, 1]
+    assert ask(tips, "1x2r3").found.tip.reply.row == 0
 
 
 def test_an_act_that_reached_no_program_leaves_its_row_to_another_request():
