@@ -72,19 +72,6 @@ def test_distance_drops_by_at_most_one_and_only_along_the_best_actions(kind, see
 
 @relaxed
 @given(kinds, seeds, st.integers(0, 2**16))
-def test_a_copy_is_independent(kind, seed, walk):
-    def seen(puzzle):
-        return key(puzzle), puzzle.render(), puzzle.distance(), puzzle.compact()
-
-    puzzle = made(kind, seed)
-    before, twin = seen(puzzle), puzzle.copy()
-    assert seen(twin) == before
-    wander(twin, random.Random(walk), 5)
-    assert seen(puzzle) == before
-
-
-@relaxed
-@given(kinds, seeds, st.integers(0, 2**16))
 def test_drawings_differ_exactly_as_states_do(kind, seed, walk):
     puzzle, rng = made(kind, seed), random.Random(walk)
     pictures, words = {}, {}
