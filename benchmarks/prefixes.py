@@ -36,11 +36,11 @@ os.environ.update(VERL_PLATFORM="cpu", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0",
 os.environ["MASTER_PORT"] = "0"
 
 from verl_mas.config.compose import compose  # verl reads its platform when it is imported
+from verl_mas.config.hydra.recipe.smollm2.words import THINGS, judging, secrets, telling
 from verl_mas.engines.platform import fsdp
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
 from verl_mas.engines.transformers.request import RequestSampling
 from verl_mas.engines.transformers.server import use_onednn
-from verl_mas.gym.secret_words import THINGS, judging, secrets, telling
 from verl_mas.testing.tiny_model import tiny_model
 from verl_mas.workflow import Message
 

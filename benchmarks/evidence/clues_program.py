@@ -8,8 +8,8 @@ from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
 import verl_mas
+from verl_mas.config.hydra.recipe.split_clues.clues import SplitClues, clues_of
 from verl_mas.gateway.runner import Gateway, ProgramTask
-from verl_mas.gym.split_clues import SplitClues, clues_of
 
 RULES = SplitClues(text="compact")
 

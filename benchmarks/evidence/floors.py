@@ -9,9 +9,9 @@ from functools import cache
 from math import comb
 from statistics import fmean
 
+from verl_mas.config.hydra.recipe.split_clues.clues import Clues, Decoys, hints
 from verl_mas.gym.puzzles.grid import WALL, neighbours
 from verl_mas.gym.puzzles.kinds.plan_path import PlanPath, distances
-from verl_mas.gym.split_clues import Clues, Decoys, hints
 
 
 def floor(tasks: Iterable[Clues], part: int, decoys: Decoys = None) -> float:

@@ -12,10 +12,10 @@ from typing import ClassVar
 from benchmarks.evidence.long_list import CUT, LARGEST, LIST, MAY, Arms, Question
 from benchmarks.evidence.word_list import COLOUR, WordArms
 from verl_mas.cli import main
+from verl_mas.config.hydra.recipe.smollm2.model import write_model
 from verl_mas.config.values import load_dataclass
 from verl_mas.data.dataset import DATA_SETS, Loader, Prepared
 from verl_mas.data.items import with_next
-from verl_mas.gym.smollm2 import write_model
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp, demonstrate
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import Request, Task, Workflow

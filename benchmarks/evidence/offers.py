@@ -6,10 +6,10 @@ import argparse
 import random
 
 from verl_mas.cli._arguments import add_rows, add_seed
+from verl_mas.config.hydra.recipe.smollm2.model import write_model
+from verl_mas.config.hydra.recipe.smollm2.words import COLOURS, SOURCE, THINGS, shuffled
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
 from verl_mas.data.items import Item
-from verl_mas.gym.secret_words import COLOURS, SOURCE, THINGS, shuffled
-from verl_mas.gym.smollm2 import write_model
 from verl_mas.util.splits import TEST, TRAIN, split_of
 
 OFFERS = 3

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from verl_mas.cli._arguments import values
+from verl_mas.config.hydra.recipe.math.arithmetic import Arithmetic, chain_split, draw, signed
 from verl_mas.data.dataset import DATA_SETS, Loader, Prepared
-from verl_mas.gym.arithmetic import Arithmetic, chain_split, draw, signed
 from verl_mas.gym.warmup import Lesson, WarmUp, bare, log_loss, warm_up
 from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import Boxed, Task

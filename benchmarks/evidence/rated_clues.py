@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import random
 
+from verl_mas.config.hydra.recipe.split_clues.clues import SplitClues, Talk
 from verl_mas.config.values import Share
-from verl_mas.gym.split_clues import SplitClues, Talk
 from verl_mas.workflow import Reply
 
 

@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+from verl_mas.config.hydra.recipe.smollm2.words import Secret, graded, judging, telling
 from verl_mas.config.values import Share
-from verl_mas.gym.secret_words import Secret, graded, judging, telling
 from verl_mas.workflow import Message, Outcome, Reply, Task, Team, Workflow
 
 # A reply of the longest length costs as much as a right answer earns, as with verl's penalty for long replies (DAPO,

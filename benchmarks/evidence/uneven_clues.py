@@ -15,8 +15,8 @@ from verl_mas.advantage.estimator import ESTIMATORS, estimator
 from verl_mas.advantage.kernel import moments
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
+from verl_mas.config.hydra.recipe.split_clues.clues import LETTERS, SplitClues, Talk, clues_of
 from verl_mas.config.values import Share
-from verl_mas.gym.split_clues import LETTERS, SplitClues, Talk, clues_of
 from verl_mas.workflow import Outcome, Reply, Task, Team
 
 SENDER = "sender"

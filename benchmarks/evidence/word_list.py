@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 from benchmarks.evidence.long_list import Arms, FixedList, LongList, Question, Scrolls
-from verl_mas.gym.secret_words import COLOURS, THINGS
+from verl_mas.config.hydra.recipe.smollm2.words import COLOURS, THINGS
 
 NONE = "none"
 

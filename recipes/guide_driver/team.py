@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 
 from verl_mas.cli._arguments import add_settings, values
+from verl_mas.config.hydra.recipe.split_clues.states import Letters, States
 from verl_mas.config.values import Count, Range
 from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import with_next
@@ -21,7 +22,6 @@ from verl_mas.gym.puzzles.game import COMPACT
 from verl_mas.gym.puzzles.grid import FREE, MOVES, WALL, place
 from verl_mas.gym.puzzles.kinds.plan_path import GOAL, PlanPath
 from verl_mas.gym.puzzles.puzzle import SEED, Size, board, board_of, row
-from verl_mas.gym.states import Letters, States
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp, tiny
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import ActionList, Malformed, Message, Outcome, Reply, Task, Team, register_workflow

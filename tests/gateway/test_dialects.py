@@ -6,7 +6,7 @@ import pytest
 from gateway_sessions import tools
 
 from verl_mas.gateway.dialect import DIALECTS, ApiError, Fields, Served
-from verl_mas.gateway.messages import canonical
+from verl_mas.gateway.tips import canonical
 from verl_mas.verl_.row import Act
 from verl_mas.workflow.client import Generation, ToolCall
 from verl_mas.workflow.reply import Reply
@@ -66,10 +66,11 @@ def test_a_stream_has_the_same_content_as_the_whole_reply(dialect):
         assert [event["sequence_number"] for event in events] == list(range(len(events)))
         items = [event["item"] for event in events if event["type"] == "response.output_item.done"]
         assert items == whole["output"] == events[-1]["response"]["output"]
+        assert all(items[event["output_index"]]["id"] == event["item_id"] for event in events if "item_id" in event)
     else:
-        deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+        deltas = [(event["index"], event["delta"]) for event in events if event["type"] == "content_block_delta"]
         call = {"type": "input_json_delta", "partial_json": '{"a": 1}'}
-        assert deltas == [{"type": "text_delta", "text": "4"}, call, call]
+        assert deltas == list(enumerate([{"type": "text_delta", "text": "4"}, call, call]))
         assert events[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
 
 

@@ -15,8 +15,8 @@ from reference_rows import placed
 import verl_mas
 from verl_mas import cli
 from verl_mas.cli.new import FRAMEWORKS
+from verl_mas.config.hydra.recipe.smollm2.words import SecretWords, secrets
 from verl_mas.config.schema import FaultSpec
-from verl_mas.gym.secret_words import SecretWords, secrets
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow.task import Task
 from verl_mas.workflows.program import ReferredProgram

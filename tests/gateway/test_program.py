@@ -200,6 +200,7 @@ def test_a_program_that_blocks_its_loop_is_ended_with_its_host(monkeypatch):
         (referred("babbles"), "ended with status"),
         (commanded("killed"), "ended with status -9"),
         (referred("no_such"), "no attribute 'no_such'"),
+        (referred("verbose"), "the most are 1,048,576"),
         (commanded("leaves"), "ended with status 3"),
         (ReferredProgram(agents=AGENTS, command=["no_such_program"]), "No such file"),
         (

@@ -127,6 +127,8 @@ async def test_an_address_may_lack_the_version_and_have_the_agent(path):
         ask = {"json": {**body(), "model": "gpt-9"}, "headers": key}
         assert (await client.post(f"/agents/critic{path}", **ask)).json()["model"] == "gpt-9"
         assert [reply.agent for reply in team.session.replies] == ["critic"]
+        ask["json"].pop("model")  # as clients of Azure leave it out
+        assert (await client.post("/deployments/critic/chat/completions", **ask)).json()["model"] == "critic"
 
 
 async def test_a_client_can_list_the_models_and_count_tokens():

@@ -165,6 +165,8 @@ async def test_a_model_that_no_agent_has_is_a_fault_that_names_the_agents():
         assert refused.value.status == 404 and team.gateway.fault.kind is FaultKind.WORKFLOW
     async with opened(models={"*": "critic"}) as team:
         assert (await team.ask("q", model="gpt-9")).reply.agent == "critic"
+        with pytest.raises(ApiError, match="the name in the address is that of an agent"):
+            await team.ask("q", agent="gpt-9")
 
 
 async def test_more_requests_than_may_run_are_sent_away_and_come_again_as_new_ones():

@@ -107,9 +107,10 @@ def test_a_model_is_written_beside_the_rows_on_request(made, case, monkeypatch):
 )
 @pytest.mark.parametrize("name", KINDS)
 def test_a_wrong_option_is_refused_before_anything_is_written(tmp_path, name, arguments, match):
-    with pytest.raises(ConfigError, match=match):
-        main([name, *KINDS[name][0].split(), "--out", str(tmp_path), *arguments.split()])
-    assert not list(tmp_path.iterdir())
+    check_refused(tmp_path, f"{name} {KINDS[name][0]} {arguments}", match)
+
+
+NOISY = "puzzle plan_path --noise 0.7"
 
 
 @pytest.mark.parametrize(
@@ -119,8 +120,21 @@ def test_a_wrong_option_is_refused_before_anything_is_written(tmp_path, name, ar
         ("guide_driver --map picture", "--map without --noise"),
         ("puzzle plan_path --args max_turns=2", "--args without --noise"),
         ("invented --hops 0", "at least 1"),
+        (f"{NOISY} --size sise=4", "did you mean 'size'"),
+        (f"{NOISY} --size size=", "NAME=VALUE"),
+        (f"{NOISY} --size size=[", "read as YAML"),
+        (f"{NOISY} --size min_distance=0 --practice min_distance=5", "at least 1"),
+        (f"{NOISY} --practice min_distance=0", "at least 1"),
+        (f"{NOISY} --args move=1", "did you mean 'moves'"),
+        (f"{NOISY} --args moves=2.5", "a whole number"),
+        (f"{NOISY} --workflow single", "use planner_executor"),
     ],
 )
-def test_an_option_of_demonstrations_is_refused_without_them(tmp_path, arguments, match):
+def test_a_wrong_option_of_one_data_set_is_refused(tmp_path, arguments, match):
+    check_refused(tmp_path, arguments, match)
+
+
+def check_refused(folder, arguments, match):
     with pytest.raises(ConfigError, match=match):
-        main([*arguments.split(), "--out", str(tmp_path)])
+        main([*arguments.split(), "--out", str(folder)])
+    assert not list(folder.iterdir())

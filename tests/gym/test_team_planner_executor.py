@@ -4,9 +4,10 @@ import pytest
 from in_process_programs import NAME
 from played import played, task_of
 
+from verl_mas.config.hydra.recipe.at_grpo.team import ToolUserPlanner
 from verl_mas.environment.execution.executor import Execution
 from verl_mas.gym.puzzles.puzzle import board, row
-from verl_mas.gym.puzzles.teams import PlannerExecutor, SinglePlayer, ToolUserPlanner
+from verl_mas.gym.puzzles.teams import PlannerExecutor, SinglePlayer
 from verl_mas.util.splits import TRAIN
 
 SIZE = {"size": 5, "min_distance": 4}

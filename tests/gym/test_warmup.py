@@ -9,7 +9,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from verl_mas.config.hydra.recipe.guide_driver import team as guide_driver
 from verl_mas.config.hydra.recipe.guide_driver.team import GuideDriver, asked
-from verl_mas.gym import arithmetic
+from verl_mas.config.hydra.recipe.math import arithmetic
 from verl_mas.gym.puzzles.data import lessons
 from verl_mas.gym.puzzles.teams import PlannerExecutor
 from verl_mas.gym.warmup import BARE_TEMPLATE, WarmUp, bare, loss, tiny, tokenize, warm_up

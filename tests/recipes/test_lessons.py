@@ -12,10 +12,10 @@ from verl_mas.config.hydra.recipe.code import programs
 from verl_mas.config.hydra.recipe.guide_driver import team as guide_driver
 from verl_mas.config.hydra.recipe.guide_driver.team import GuideDriver
 from verl_mas.config.hydra.recipe.lookup import tables as lookup
-from verl_mas.gym import split_clues
+from verl_mas.config.hydra.recipe.split_clues import clues as split_clues
+from verl_mas.config.hydra.recipe.split_clues.clues import SplitClues
 from verl_mas.gym.puzzles.data import lessons as puzzle_lessons
 from verl_mas.gym.puzzles.data import tiny_workflow
-from verl_mas.gym.split_clues import SplitClues
 from verl_mas.gym.warmup import tiny
 from verl_mas.testing.tiny_model import TURN_END, byte_tokenizer, tiny_model
 
@@ -25,12 +25,14 @@ def of_puzzle(puzzle, **size):
     return puzzle_lessons(tiny_workflow("planner_executor", args), puzzle, size, noise=0.5)
 
 
-def lengths(folder, lessons, texts, vocabulary=None):
-    """The tokens of each text, by a tiny model's tokenizer of the lessons."""
+def lengths(folder, lessons, *vocabulary):
+    """Return the numbers of tokens of the prompts, and those of the replies, with a tiny model's tokenizer of the
+    lessons."""
+    prompts, replies = [lesson.prompt for lesson in lessons], [lesson.reply + TURN_END for lesson in lessons]
     shown = [text for lesson in lessons for text in (lesson.prompt, lesson.reply)]
-    tokenizer = byte_tokenizer(shown, vocabulary) if vocabulary else byte_tokenizer(shown)
-    model = tiny_model(folder, hidden=16, layers=1, tokenizer=tokenizer)
-    return [len(ids) for ids in AutoTokenizer.from_pretrained(model)(texts)["input_ids"]]
+    model = tiny_model(folder, hidden=16, layers=1, tokenizer=byte_tokenizer(shown, *vocabulary))
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    return [[len(ids) for ids in tokenizer(texts)["input_ids"]] for texts in (prompts, replies)]
 
 
 @pytest.mark.parametrize(
@@ -46,9 +48,7 @@ def lengths(folder, lessons, texts, vocabulary=None):
 def test_prompts_and_replies_fit(arguments, made, tmp_path):
     data = composed(f"+platform=cpu {arguments}").data
     lessons = list(islice(made(), 2_000))
-    texts = [lesson.prompt for lesson in lessons] + [lesson.reply + TURN_END for lesson in lessons]
-    tokens = lengths(tmp_path, lessons, texts)
-    prompts, replies = max(tokens[: len(lessons)]), max(tokens[len(lessons) :])
+    prompts, replies = map(max, lengths(tmp_path, lessons))
     assert prompts <= data.max_prompt_length and replies <= data.max_response_length
     if "code" in arguments:
         assert (
@@ -61,12 +61,11 @@ def test_prompts_and_replies_fit(arguments, made, tmp_path):
 def test_a_leaders_row_is_its_whole_conversation(tmp_path):
     data = composed("+platform=cpu +mas=sharded_lookup +recipe=lookup/laptop").data
     lessons = list(islice(lookup.lessons(4, 4, noise=0.2, worker_noise=0.3), 1_000))
-    prompts = [lesson.prompt for lesson in lessons if lesson.agent != "leader"]
-    # Its last prompt and reply, of which the first three tokens are the prompt of the row.
-    conversations = [lesson.prompt + lesson.reply + TURN_END for lesson in lessons if lesson.agent == "leader"]
-    tokens = lengths(tmp_path, lessons, prompts + conversations, 4_096)
-    assert max(tokens[: len(prompts)]) <= data.max_prompt_length
-    assert data.max_response_length / 2 < max(tokens[len(prompts) :]) <= data.max_response_length
+    acts = list(zip((lesson.agent for lesson in lessons), *lengths(tmp_path, lessons, 4_096), strict=True))
+    assert max(prompt for agent, prompt, _ in acts if agent != "leader") <= data.max_prompt_length
+    # A leader's last prompt and reply; the first three tokens are the prompt of the row.
+    conversation = max(prompt + reply for agent, prompt, reply in acts if agent == "leader")
+    assert data.max_response_length / 2 < conversation <= data.max_response_length
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,6 @@ def test_a_leaders_row_is_its_whole_conversation(tmp_path):
 def test_with_split_information_a_letter_is_a_token(recipe, made, tmp_path):
     data = composed(f"+platform=cpu +recipe={recipe}/laptop").data
     lessons = list(islice(made, 300))
-    prompts, replies = [lesson.prompt for lesson in lessons], [lesson.reply + TURN_END for lesson in lessons]
-    tokens = lengths(tmp_path, lessons, prompts + replies, 259)
-    assert tokens == [*map(len, prompts), *(len(lesson.reply) + 1 for lesson in lessons)]
-    assert max(tokens[:300]) <= data.max_prompt_length and max(tokens[300:]) <= data.max_response_length
+    prompts, replies = lengths(tmp_path, lessons, 259)
+    assert (prompts, replies) == ([len(one.prompt) for one in lessons], [len(one.reply) + 1 for one in lessons])
+    assert max(prompts) <= data.max_prompt_length and max(replies) <= data.max_response_length

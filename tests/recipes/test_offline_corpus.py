@@ -1,18 +1,11 @@
 """The data set fanoutqa, from files in the format of its packages with other texts."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 
+from verl_mas.config.hydra.recipe.search import offline_corpus
 from verl_mas.errors import ConfigError
-
-SPEC = importlib.util.spec_from_file_location(
-    "offline_corpus", Path(__file__).parents[2] / "recipes/search/offline_corpus.py"
-)
-offline_corpus = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(offline_corpus)
 
 
 def leaf(number: str, question: str, answer) -> dict:

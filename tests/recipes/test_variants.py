@@ -11,8 +11,6 @@ from verl_mas.config.placement import local_policies
 from verl_mas.config.run import Run, load
 from verl_mas.workflow.base import agents_of
 
-PER_ROLE = "++mas.policies.{0}={{}} ++mas.policies.{1}={{}} mas.agents.{0}.policy={0} mas.agents.{1}.policy={1}"
-
 
 @pytest.mark.parametrize("variant", ["math/{}_8b", "search/{}_7b"])
 @pytest.mark.parametrize("policies", ["shared", "separate"])
@@ -101,17 +99,3 @@ def test_the_learner_is_in_both_seats_and_its_opponent_is_a_snapshot(command, pa
     assert (Run(None, team).trained, snapshots(team)) == (["main"], past)
     learns = {name: agent.trainable for name, agent in agents_of(team).items()}
     assert learns == {"player_0": True, "player_1": True} | ({"opponent": False} if past else {})
-
-
-@pytest.mark.parametrize(
-    ("recipe", "overrides", "agents"),
-    [
-        ("split_clues", PER_ROLE.format("sender", "receiver"), ["sender", "receiver"]),
-        ("split_clues", "++mas.workflow.args.parts=3", ["sender_0", "sender_1", "receiver"]),
-        ("split_clues", "++mas.workflow.args.control=all", ["sender", "receiver"]),
-        ("guide_driver", PER_ROLE.format("guide", "driver"), ["guide", "driver"]),
-        ("guide_driver", "++mas.workflow.args.control=part", ["guide", "driver"]),
-    ],
-)
-def test_split_information_takes_the_variants_of_its_page(recipe, overrides, agents):
-    assert list(agents_of(validate(composed(f"+platform=cpu +recipe={recipe}/laptop {overrides}")))) == agents

@@ -15,7 +15,6 @@ from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
 
 AGENTS = ("solver", "critic")
-EDITS = ("extend", "edit", "drop", "repeat", "swap")
 
 
 def user(text: str) -> dict[str, object]:
@@ -33,10 +32,10 @@ class Opened:
     session: Session
     gateway: GatewaySession
 
-    async def ask(self, *messages: object, again: bool = False, digest: bytes | None = None, **how: object) -> Served:
+    async def ask(self, *messages: object, again: bool = False, **how: object) -> Served:
         """Send a request, wait for the reply and receive it."""
         asked = asks(*messages, **how)  # type: ignore[arg-type]
-        with self.gateway.exchange(asked, digest or repr(asked).encode(), again=again) as exchange:
+        with self.gateway.exchange(asked, repr(asked).encode(), again=again) as exchange:
             served = await exchange.act
             exchange.delivered = True
         return served
@@ -69,17 +68,3 @@ async def opened(
 
 def tools(*names: str) -> Sequence[dict[str, object]]:
     return [{"type": "function", "function": {"name": name, "parameters": {}}} for name in names]
-
-
-def changed(history: list[Any], edit: str, at: int) -> list[Any]:
-    """Change a history in a way that programs do."""
-    at %= max(len(history), 1)
-    if edit == "edit":
-        return [*history[:at], {**history[at], "content": "edited"}, *history[at + 1 :]]
-    if edit == "drop":
-        return [*history[:at], *history[at + 1 :]]
-    if edit == "repeat":
-        return history[: at + 1]
-    if edit == "swap":
-        return [*history[:at], *reversed(history[at : at + 2]), *history[at + 2 :]]
-    return history

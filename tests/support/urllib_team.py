@@ -57,6 +57,11 @@ def chatty(task: Any, gateway: Any) -> str:
     return "cut"
 
 
+def verbose(task: Any, gateway: Any) -> str:
+    ask(gateway, "writer", task.messages)
+    return "x" * (2 << 20)
+
+
 async def blocking(task: Any, gateway: Any) -> None:
     endless(task, gateway)
 

@@ -8,8 +8,8 @@ import time
 import pytest
 from hostile_replies import Verdict
 
+from verl_mas.config.hydra.recipe.split_clues.states import Letters
 from verl_mas.errors import DataError
-from verl_mas.gym.states import Letters
 from verl_mas.workflow.codecs import ActionList, Boxed, CodeBlock, JsonBlock, Malformed, Tag
 
 MOVES = ActionList(("up", "down", "left", "right"))

@@ -79,10 +79,14 @@ class Host:
             if self._over:
                 raise SessionFault(FaultKind.WORKFLOW, GONE)
             self._send({"session": number, "file": file, "name": name, "task": task, "gateway": gateway})
-            return outcome_of(await asyncio.wrap_future(ended))
+            line = await asyncio.wrap_future(ended)
         finally:
             if number in self._waiting:
                 self._cancel(number)
+        if "error" in line:
+            raise SessionFault(FaultKind.WORKFLOW, f"{line['error']}\n{line.get('traceback', '')}".rstrip())
+        outcome: JsonObject = line["outcome"]
+        return outcome
 
     def end(self) -> None:
         atexit.unregister(self.end)
@@ -140,13 +144,6 @@ def host_of(python: str, pass_env: Sequence[str] = ()) -> Host:
     if kind not in _HOSTS or not _HOSTS[kind].alive:
         _HOSTS[kind] = Host(python, pass_env)
     return _HOSTS[kind]
-
-
-def outcome_of(line: JsonObject) -> JsonObject:
-    if "error" in line:
-        raise SessionFault(FaultKind.WORKFLOW, f"{line['error']}\n{line.get('traceback', '')}".rstrip())
-    outcome: JsonObject = line["outcome"]
-    return outcome
 
 
 def end_group(leader: int) -> None:

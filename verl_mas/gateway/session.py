@@ -18,8 +18,7 @@ from verl_mas.config.sampling import Sampling
 from verl_mas.config.values import Count, NotNegative, Range, load_dataclass
 from verl_mas.errors import ConfigError, EngineLost, FaultKind, SessionFault
 from verl_mas.gateway.dialect import SAMPLING, ApiError, Asked, Served, checked_tools, misfit
-from verl_mas.gateway.messages import canonical, spellings
-from verl_mas.gateway.tips import Found, Tip, Tips, remove
+from verl_mas.gateway.tips import Found, Tip, Tips, canonical, remove, spellings
 from verl_mas.workflow.client import Message, message_of
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.reply import Reply

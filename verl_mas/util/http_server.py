@@ -4,7 +4,7 @@ import asyncio
 import resource
 import socket
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -37,7 +37,7 @@ class Server(uvicorn.Server):
         self._silent: dict[tuple[object, object], float] = {}
         self._keep_s = HEAD_S if keep_s is None else keep_s
         config = uvicorn.Config(
-            cast(Any, app),
+            cast("Callable[..., object]", app),
             factory=factory,
             http=cast("type[asyncio.Protocol]", self._connected),
             log_level="warning",
@@ -54,7 +54,7 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
 
-    def _connected(self, **state: Any) -> asyncio.Protocol:
+    def _connected(self, **state: object) -> asyncio.Protocol:
         if len(self.server_state.connections) >= self._most:
             self.close_silent(0, 0)
         return cast("Callable[..., asyncio.Protocol]", AutoHTTPProtocol)(**state)

@@ -12,9 +12,9 @@ from benchmarks.evidence.floors import blind_bound, floor, floor_of_list, floor_
 from benchmarks.evidence.tasks import recursion
 from verl_mas.config.hydra.recipe.guide_driver import team as guide_driver
 from verl_mas.config.hydra.recipe.guide_driver.team import boards_of
+from verl_mas.config.hydra.recipe.split_clues.clues import Clues, clues
 from verl_mas.config.user_code import load_module
 from verl_mas.gym.puzzles.kinds.plan_path import distances
-from verl_mas.gym.split_clues import Clues, clues
 from verl_mas.util.splits import TEST, TRAIN
 
 

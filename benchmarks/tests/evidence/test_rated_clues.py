@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from verl_mas.gym.split_clues import items
+from verl_mas.config.hydra.recipe.split_clues.clues import items
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
 from verl_mas.workflow.run import run

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from verl_mas.advantage.record import AdvantageInput
-from verl_mas.gym.split_clues import items
+from verl_mas.config.hydra.recipe.split_clues.clues import items
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
 from verl_mas.workflow.run import run

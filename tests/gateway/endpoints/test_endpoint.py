@@ -89,6 +89,7 @@ def test_a_key_that_no_header_can_hold_is_hidden_in_the_cause(monkeypatch, serve
         ("http://host/v1?api-key=SECRET", None, None, "not repeated"),
         ("http://me:SECRET@host/v1", None, None, "user name or password"),
         ("http://me:SECRET@host:99999/v1", None, None, "not repeated"),
+        ("http://host/v1/chat/completions", None, None, "set base_url=http://host/v1$"),
         ("http://host", "sk-proj-SECRET", None, "not the name of an environment variable"),
         ("http://host", "sk_proj_SECRET", None, "not set"),
         ("http://host", "TORN", "SECRET\n", "character 7 of 7"),

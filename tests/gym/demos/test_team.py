@@ -11,12 +11,12 @@ import time
 import pytest
 from rich.console import Console
 
+from verl_mas.config.hydra.recipe.smollm2.demo import SmolLM2Demo
+from verl_mas.config.hydra.recipe.split_clues.demo import SplitCluesDemo
 from verl_mas.data.dataset import MANIFEST
 from verl_mas.errors import ConfigError
 from verl_mas.gym.demos import team
 from verl_mas.gym.demos.live import DemoRun
-from verl_mas.gym.demos.smollm2 import SmolLM2Demo
-from verl_mas.gym.demos.split_clues import SplitCluesDemo
 from verl_mas.run_folder.checkpoints import complete, folder_of_step, latest
 
 
@@ -49,13 +49,22 @@ def demo(kind, monkeypatch, tmp_path):
         shutil.copy(run.metrics, run.folder / "checkpoints")
         return run.steps()
 
+    def sessions(folder, *, validate, step):
+        """Sessions that are wrong, half of them of other tasks than those that the demo draws."""
+        acts, outcome = [{"text": "a"}, {"text": "b"}], {"reward": 0.0}
+        task = {"ground_truth": f"at_{step}", "messages": [{"content": "abc|def?"}]}
+        return [
+            {"task": {**task, "index": index, "data_source": source}, "acts": acts, "outcome": outcome}
+            for index, source in enumerate([kind.source, f"{kind.source}_shuffled"] * 8)
+        ]
+
     def call(*argv: str, fresh: bool = False) -> str:
         output = io.StringIO()
         kind().run(list(argv), Console(file=output, width=200), fresh=fresh)
         return output.getvalue()
 
     monkeypatch.setattr(kind, "folder", tmp_path / "demo")
-    monkeypatch.setattr(kind, "draw", lambda self, step: f"sessions of step {step}")
+    monkeypatch.setattr(team, "read_sessions", sessions)
     monkeypatch.setattr(team.data, "main", make)
     monkeypatch.setattr(DemoRun, "watch", watch)
     call.trained, call.made = trained, made
@@ -64,8 +73,8 @@ def demo(kind, monkeypatch, tmp_path):
 
 def test_the_report_has_success_before_and_after_sessions_and_a_figure(demo, kind):
     output = demo()
-    assert f"before: 0.500 of {kind.solved} (95 % interval 0.400 to 0.600)\nsessions of step 0" in output
-    assert f"sessions of step {demo.trained[0].steps_in_all}" in output
+    assert f"before: 0.500 of {kind.solved} (95 % interval 0.400 to 0.600)\n" in output
+    assert [output.count(f"at_{step}") for step in (0, demo.trained[0].steps_in_all)] == [5, 5]
     written = output.replace("\n", "")
     assert (kind.folder / "report.html").exists() and str(kind.folder / "report.html") in written
     assert "findings: none" in output and demo.made == [[*kind.data, "--out", str(kind.folder), "--force"]]
@@ -88,7 +97,7 @@ def test_it_resumes_from_a_checkpoint_and_does_not_train_a_finished_run(demo):
     assert "resumes from step 5" in output and [run.resume for run in demo.trained] == [False, True]
     assert [run.steps_in_all for run in demo.trained] == [5, 9]
     output = demo("trainer.total_training_steps=9")
-    assert "already trained to step 9" in output and "sessions of step 9" in output and len(demo.trained) == 2
+    assert "already trained to step 9" in output and "at_9" in output and len(demo.trained) == 2
     assert len(demo.made) == 1
     demo(fresh=True)
     assert len(demo.made) == 2

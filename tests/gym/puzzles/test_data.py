@@ -5,33 +5,11 @@ from itertools import islice
 
 import pytest
 
-from verl_mas.cli.data import main
-from verl_mas.errors import ConfigError
 from verl_mas.gym.puzzles.data import lessons, noisy_plan
 from verl_mas.gym.puzzles.puzzle import board
 from verl_mas.gym.puzzles.teams import PlannerExecutor
 from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import Malformed
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("plan_path --size sise=4", "did you mean 'size'"),
-        ("plan_path --size size=", "NAME=VALUE"),
-        ("plan_path --size size=[", "read as YAML"),
-        ("plan_path --size min_distance=0 --practice min_distance=5", "at least 1"),
-        ("plan_path --practice min_distance=0", "at least 1"),
-        ("plan_path --args move=1", "did you mean 'moves'"),
-        ("plan_path --args moves=2.5", "a whole number"),
-        ("plan_path --workflow single", "use planner_executor"),
-    ],
-)
-def test_a_wrong_option_is_refused_before_anything_is_written(tmp_path, arguments, message):
-    with pytest.raises(ConfigError, match=message):
-        main(["puzzle", *arguments.split(), "--out", str(tmp_path), "--noise", "0.7"])
-    assert not list(tmp_path.iterdir())
-
 
 KINDS = {"plan_path": {"size": 4}, "sokoban": {"size": 5, "min_distance": 2}, "sudoku": {"size": 4, "blanks": 4}}
 

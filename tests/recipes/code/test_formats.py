@@ -19,12 +19,6 @@ def draft(row):
     return read(row, 3, "set", format_of(row, "set"))
 
 
-def dropped(row) -> Drop:
-    with pytest.raises(Dropped) as caught:
-        draft(row)
-    return caught.value.reason
-
-
 def test_apps_has_its_tests_and_solutions_as_json_texts_and_lists_of_lines_are_texts():
     of_apps = draft(rows.apps())
     assert of_apps.tests == SUMS and of_apps.golden == [rows.SUM] and not of_apps.public
@@ -67,10 +61,6 @@ def test_code_contests_keeps_python_3_solutions_and_tells_public_tests_apart():
     assert contest.golden == [rows.SUM] and contest.public == SUMS[:1] and contest.tests == SUMS
 
 
-def test_a_contest_task_that_reads_a_file_is_dropped():
-    assert dropped(rows.code_contests(input_file="input.txt")) is Drop.FILE_INPUT
-
-
 @pytest.mark.parametrize("pack", [True, False])
 def test_livecodebench_has_hidden_tests_as_json_or_packed(pack):
     lcb = draft(rows.livecodebench(pack=pack))
@@ -88,24 +78,64 @@ class Hostile:
         return os.system, ("touch /tmp/verl_mas_hostile_pickle",)
 
 
-@pytest.mark.parametrize(
-    "hidden",
-    [
-        rows.packed(Hostile()),
-        rows.packed([1]),
-        rows.packed("no json"),
-        b64encode(zlib.compress(b"")).decode(),
-        b64encode(zlib.compress(b"(") + b"x")[:-4].decode(),
-        b64encode(b"no zlib").decode(),
-        "no base64!",
-        rows.packed("x" * 1_000_000),
-    ],
-    ids=["class", "list of numbers", "text", "empty", "truncated", "bytes", "characters", "bomb"],
-)
-def test_hidden_tests_that_are_no_packed_text_are_refused_without_running_anything(hidden, monkeypatch):
+HALF = "\ud800"
+# Tests that no row of one's own may have, and for which a public row is dropped.
+UNREADABLE = {
+    "no output": [{"input": "1"}],
+    "a number": [{"input": 1, "output": "1"}],
+    "a name": ["assert f(x) == 1"],
+    "a statement": ["import os"],
+    "no json": "{",
+    "no test": [3],
+    "deep": "[" * 100_000,
+}
+PUBLIC = {
+    "fewer outputs": '{"inputs": ["1"], "outputs": []}',
+    "a function named 3": '{"inputs": [[1]], "outputs": ["1"], "fn_name": 3}',
+    "no text": '{"inputs": [null], "outputs": ["1"]}',
+    "texts": '{"inputs": "abc", "outputs": "abc"}',
+    "more digits than python reads": '{"fn_name": "f", "inputs": [[1]], "outputs": [' + "9" * 5_000 + "]}",
+}
+PACKED = {
+    "class": rows.packed(Hostile()),
+    "list of numbers": rows.packed([1]),
+    "text": rows.packed("no json"),
+    "empty": b64encode(zlib.compress(b"")).decode(),
+    "truncated": b64encode(zlib.compress(b"(") + b"x")[:-4].decode(),
+    "bytes": b64encode(b"no zlib").decode(),
+    "characters": "no base64!",
+    "bomb": rows.packed("x" * 1_000_000),
+}
+DROPPED = {
+    **{name: (rows.apps(input_output=tests), Drop.UNREADABLE_TESTS) for name, tests in (UNREADABLE | PUBLIC).items()},
+    **{name: (rows.livecodebench(private_test_cases=tests), Drop.UNREADABLE_TESTS) for name, tests in PACKED.items()},
+    **{f"question {text!r}": (rows.apps(question=text), Drop.NO_QUESTION) for text in (" ", None, "a\0b")},
+    "question of one's own": (rows.own(question=" "), Drop.NO_QUESTION),
+    "half a character": (rows.apps(question=HALF), Drop.UNREADABLE_TESTS),
+    "half a character in a test": (rows.apps(tests=[(HALF, "1")]), Drop.UNREADABLE_TESTS),
+    "file": (rows.code_contests(input_file="input.txt"), Drop.FILE_INPUT),
+}
+
+
+@pytest.mark.parametrize(("row", "reason"), DROPPED.values(), ids=DROPPED)
+def test_a_public_row_that_cannot_be_read_is_dropped_and_nothing_in_it_is_run(row, reason, monkeypatch):
     monkeypatch.setattr("verl_mas.config.hydra.recipe.code.formats.UNPACKED_BYTES", 1_000)
-    assert dropped(rows.livecodebench(private_test_cases=hidden)) is Drop.UNREADABLE_TESTS
-    assert not os.path.exists("/tmp/verl_mas_hostile_pickle")
+    with pytest.raises(Dropped) as caught:
+        draft(row)
+    assert caught.value.reason is reason and not os.path.exists("/tmp/verl_mas_hostile_pickle")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *({"tests": tests} for tests in UNREADABLE.values()),
+        *({"time_limit_s": given} for given in ("2", 0, -1, float("inf"))),
+        {"golden": [HALF]},
+    ],
+)
+def test_a_row_of_ones_own_that_cannot_be_read_is_an_error_with_its_number(changed):
+    with pytest.raises(DataError, match="set, row 3 cannot be read"):
+        draft(rows.own() | changed)
 
 
 def test_deepcoder_has_tests_in_both_of_its_forms():
@@ -121,50 +151,6 @@ def test_own_rows_have_inputs_with_outputs_or_asserts():
     assert own.tests == SUMS and own.public == SUMS[:1] and own.golden == [rows.SUM] and own.time_limit_s == 4
     asserts = rows.own() | {"tests": ["assert add(1, 2) == 3"], "golden": ["def add(a, b): return a + b"]}
     assert draft(asserts).tests == [Returns(Call("add", [1, 2]), 3)]
-
-
-@pytest.mark.parametrize(
-    "tests",
-    [[{"input": "1"}], [{"input": 1, "output": "1"}], ["assert f(x) == 1"], ["import os"], "{", [3], "[" * 100_000],
-    ids=["no output", "a number", "a name", "a statement", "no json", "no test", "deep"],
-)
-def test_an_own_row_that_cannot_be_read_is_an_error_with_its_number_and_a_public_one_is_dropped(tests):
-    with pytest.raises(DataError, match="set, row 3 cannot be read"):
-        draft(rows.own() | {"tests": tests})
-    assert dropped(rows.apps(input_output=tests)) is Drop.UNREADABLE_TESTS
-
-
-@pytest.mark.parametrize(
-    "tests",
-    [
-        '{"inputs": ["1"], "outputs": []}',
-        '{"inputs": [[1]], "outputs": ["1"], "fn_name": 3}',
-        '{"inputs": [null], "outputs": ["1"]}',
-        '{"inputs": "abc", "outputs": "abc"}',
-        '{"fn_name": "f", "inputs": [[1]], "outputs": [' + "9" * 5_000 + "]}",
-    ],
-    ids=["fewer outputs", "a function named 3", "no text", "texts", "more digits than python reads"],
-)
-def test_tests_of_a_public_row_that_do_not_fit_together_are_dropped(tests):
-    assert dropped(rows.apps(input_output=tests)) is Drop.UNREADABLE_TESTS
-
-
-@pytest.mark.parametrize("row", [*(rows.apps(question=text) for text in (" ", None, "a\0b")), rows.own(question=" ")])
-def test_a_row_without_a_question_is_dropped(row):
-    assert dropped(row) is Drop.NO_QUESTION
-
-
-@pytest.mark.parametrize("given", ["2", 0, -1, float("inf")])
-def test_a_time_limit_is_a_number_of_seconds(given):
-    with pytest.raises(DataError, match="row 3 cannot be read: ValueError: time_limit_s"):
-        draft(rows.own(time_limit_s=given))
-
-
-def test_texts_that_are_not_unicode_are_dropped_or_refused():
-    half = "\ud800"
-    assert dropped(rows.apps(question=half)) is dropped(rows.apps(tests=[(half, "1")])) is Drop.UNREADABLE_TESTS
-    with pytest.raises(DataError, match="set, row 3 cannot be read"):
-        draft(rows.own(golden=half) | {"golden": [half]})
 
 
 def test_columns_of_no_known_format_are_refused_with_what_is_known():

@@ -1,6 +1,7 @@
 """Base class of team demos. A demo makes its data and its model once, starts or resumes a run, displays the run's
 progress, and prints a report at the end."""
 
+import random
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,8 +26,7 @@ from verl_mas.run_folder.metrics.file import Step, series
 from verl_mas.run_folder.records import Record
 from verl_mas.util.text import sparkline
 
-Curves: TypeAlias = Mapping[str, Mapping[str, str]]
-Levels: TypeAlias = Mapping[str, Mapping[str, float]]
+Curves: TypeAlias = Mapping[str, Mapping[str, str | float]]
 STEPS = "trainer.total_training_steps"
 
 
@@ -39,16 +39,24 @@ class TeamDemo:
     folder: ClassVar[Path]
     steps: ClassVar[int]
     overrides: ClassVar[tuple[str, ...]] = ()  # overrides of the recipe; the user's overrides come after these
+    source: ClassVar[str]  # the data source of the held-out tasks, without that of their control
     # The success metric of a validation. The metrics pass@1/low and pass@1/high, which have the same prefix, are the
     # bounds of its confidence interval.
     success: ClassVar[str]
     solved: ClassVar[str]  # printed after the value of `success`: `0.750 of the held-out tasks right`
-    measured: ClassVar[Curves]  # the metrics to display: measure -> agent -> key
-    levels: ClassVar[Levels] = {}  # constants to display next to the metrics: measure -> name -> value
+    measured: ClassVar[Curves]  # the metrics to display: measure -> name -> key, or a constant next to them
+
+    def drawn(self, session: Record) -> str:
+        """Format a session as a line of text."""
+        raise NotImplementedError
 
     def draw(self, step: int) -> str:
-        """Draw sessions of a validation as text, on the same tasks at every step."""
-        raise NotImplementedError
+        """Draw five sessions of a validation, on the same tasks at every step."""
+        sessions = read_sessions(self.folder / "checkpoints" / "trajectories", validate=True, step=step)
+        own = {
+            session["task"]["index"]: session for session in sessions if session["task"]["data_source"] == self.source
+        }
+        return "\n".join(self.drawn(own[index]) for index in random.Random(0).sample(sorted(own), 5))
 
     def run(self, overrides: list[str], console: Console, *, fresh: bool = False) -> None:
         """Train to the end, from the last checkpoint if there is one. `fresh` deletes the folder of the demo first."""
@@ -97,11 +105,9 @@ class TeamDemo:
         grid = Table(box=None, show_header=False)
         for measured, of in self.measured.items():
             for who, key in of.items():
-                _, values = series(steps, key)
+                values = [key] if isinstance(key, float) else series(steps, key)[1]
                 if values:
                     grid.add_row(measured, who, f"{values[-1]:.2f}", sparkline(values))
-            for name, value in self.levels.get(measured, {}).items():
-                grid.add_row(measured, name, f"{value:.2f}", "")
         return grid
 
     def _report(self, run: DemoRun, steps: list[Step], console: Console) -> None:
@@ -123,11 +129,6 @@ class TeamDemo:
             view, _ = write_view(trained.folder, ViewOptions(force=True))
             files += [("view", view), ("sessions", trained.trajectories)]
         console.print("\n" + "\n".join(f"{what:8} {file}" for what, file in files), markup=False, highlight=False)
-
-    def sessions(self, step: int) -> dict[int, Record]:
-        """Read the sessions of a validation, by the index of their task."""
-        sessions = read_sessions(self.folder / "checkpoints" / "trajectories", validate=True, step=step)
-        return {session["task"]["index"]: session for session in sessions}
 
 
 def _steps_in_all(overrides: list[str]) -> int:

@@ -33,10 +33,6 @@ class PuzzleAttempt:
     def readable(self) -> Sequence[str]:
         return () if isinstance(self.actions, Malformed) else self.actions
 
-    def ending(self, after: Puzzle) -> PuzzleAttempt:
-        """Return the same attempt, with `after` as the resulting board."""
-        return replace(self, after=after)
-
 
 def played(puzzle: Puzzle, actions: Sequence[str], limit: int) -> tuple[Puzzle, float]:
     """Apply up to `limit` actions to a copy of the puzzle, until it is solved. Returns the copy and the share of legal
@@ -88,7 +84,8 @@ class Position:
 
     def copy(self) -> Position:
         attempts = {
-            place: (agent, attempt.ending(restored(attempt.after))) for place, (agent, attempt) in self.attempts.items()
+            place: (agent, replace(attempt, after=restored(attempt.after)))
+            for place, (agent, attempt) in self.attempts.items()
         }
         return Position(restored(self.puzzle), self.turns, attempts, restored(self.facing))
 
@@ -227,8 +224,8 @@ class Play(Workflow):
     def _taken(self, attempt: PuzzleAttempt, puzzle: Puzzle) -> PuzzleAttempt:
         """Return the attempt with its result on this board."""
         if not puzzle.chance:
-            return attempt.ending(restored(attempt.after))
-        return attempt.ending(played(puzzle, attempt.readable, self.moves)[0])
+            return replace(attempt, after=restored(attempt.after))
+        return replace(attempt, after=played(puzzle, attempt.readable, self.moves)[0])
 
     async def attempt(self, reply: Reply, puzzle: Puzzle, among: int) -> PuzzleAttempt:
         """Read and score one of `among` candidates."""

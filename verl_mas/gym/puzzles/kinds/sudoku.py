@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import random
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from verl_mas.errors import ConfigError
 from verl_mas.gym.puzzles import grid
@@ -50,40 +52,27 @@ def _narrowest(cells: list[int], size: int) -> tuple[int, list[int]] | None:
     return best, [digit for digit in range(1, size + 1) if choices >> (digit - 1) & 1]
 
 
-def solutions(cells: list[int], size: int, most: int = 2) -> int:
-    """Count the solutions of the grid (0 is an empty cell), up to `most`."""
+def solved(cells: list[int], size: int, rng: random.Random | None = None) -> Iterator[list[int]]:
+    """Yield the solutions of a grid (0 is an empty cell), with `rng` in random order. The list is `cells` itself, which
+    is as it was after the last solution."""
     narrowest = _narrowest(cells, size)
     if narrowest is None:
-        return 1
+        yield cells
+        return
     cell, digits = narrowest
-    count = 0
-    for digit in digits:
+    for digit in rng.sample(digits, len(digits)) if rng else digits:
         cells[cell] = digit
-        count += solutions(cells, size, most - count)
-        if count >= most:
-            break
+        yield from solved(cells, size, rng)
     cells[cell] = 0
-    return count
-
-
-def fill(rng: random.Random, cells: list[int], size: int) -> bool:
-    """Complete the grid in place, at random. A grid that cannot be completed is unchanged, and False is returned."""
-    narrowest = _narrowest(cells, size)
-    if narrowest is None:
-        return True
-    cell, digits = narrowest
-    for digit in rng.sample(digits, len(digits)):
-        cells[cell] = digit
-        if fill(rng, cells, size):
-            return True
-    cells[cell] = 0
-    return False
 
 
 def full_grid(rng: random.Random, size: int) -> list[int]:
-    cells = [0] * size**2
-    fill(rng, cells, size)
-    return cells
+    return next(solved([0] * size**2, size, rng))
+
+
+def unique(cells: list[int], size: int) -> bool:
+    """Whether the grid has exactly one solution."""
+    return sum(1 for _ in islice(solved(cells.copy(), size), 2)) == 1
 
 
 def dig(rng: random.Random, solution: list[int], size: int, blanks: int) -> list[int]:
@@ -93,7 +82,7 @@ def dig(rng: random.Random, solution: list[int], size: int, blanks: int) -> list
         if blanks == 0:
             break
         cells[cell] = 0
-        if solutions(cells, size) == 1:
+        if unique(cells, size):
             blanks -= 1
         else:
             cells[cell] = solution[cell]

@@ -1,15 +1,12 @@
 """A pretrained LLM as two agents. A scout tells a judge a secret word, in English that people can read."""
 
-import random
 from pathlib import Path
 from typing import ClassVar
 
+from verl_mas.config.hydra.recipe.smollm2.words import SHUFFLED, SOURCE
 from verl_mas.gym.demos.team import Curves, TeamDemo
-from verl_mas.gym.secret_words import SHUFFLED, SOURCE
 from verl_mas.run_folder.records import Record
 from verl_mas.util.text import printable
-
-SUCCESS = "held-out words right"
 
 
 class SmolLM2Demo(TeamDemo):
@@ -23,22 +20,17 @@ class SmolLM2Demo(TeamDemo):
     steps = 32
     # A step takes about 20 s, and saving adapters takes one second, so the first save comes within two minutes.
     overrides = ("trainer.save_freq=2", "trainer.max_actor_ckpt_to_keep=1")
+    source = SOURCE
     success = f"val-core/{SOURCE}/acc/mean@1"
     solved = "the held-out words right"
     measured: ClassVar[Curves] = {
-        SUCCESS: {"team": success, "with messages of other tasks": f"val-core/{SHUFFLED}/acc/mean@1"},
+        "held-out words right": {"team": success, "with messages of other tasks": f"val-core/{SHUFFLED}/acc/mean@1"},
         "reward": {"team": "agent/judge/reward/score"},
     }
 
-    def draw(self, step: int) -> str:
-        sessions = [one for one in self.sessions(step).values() if one["task"]["data_source"] == SOURCE]
-        chosen = random.Random(0).sample(sorted(sessions, key=lambda one: one["task"]["ground_truth"]), 5)
-        return "\n".join(map(_drawn, chosen))
-
-
-def _drawn(session: Record) -> str:
-    note, answer = (printable(act["text"], keep="") for act in session["acts"])
-    return f"{session['task']['ground_truth']:9} scout: {note:50} judge: {answer}"
+    def drawn(self, session: Record) -> str:
+        note, answer = (printable(act["text"], keep="") for act in session["acts"])
+        return f"{session['task']['ground_truth']:9} scout: {note:50} judge: {answer}"
 
 
 run = SmolLM2Demo().run

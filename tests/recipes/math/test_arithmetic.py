@@ -4,9 +4,9 @@ from itertools import accumulate, islice, pairwise
 
 import pytest
 
+from verl_mas.config.hydra.recipe.math import arithmetic
+from verl_mas.config.hydra.recipe.math.arithmetic import chain_split, chains, signed
 from verl_mas.errors import ConfigError
-from verl_mas.gym import arithmetic
-from verl_mas.gym.arithmetic import chain_split, chains, signed
 from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import Boxed
 from verl_mas.workflows.solver_verifier import ReviewVerdict

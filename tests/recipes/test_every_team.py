@@ -8,8 +8,9 @@ from played import task_of
 
 from verl_mas.config.hydra.recipe.guide_driver import team as guide_driver
 from verl_mas.config.hydra.recipe.lookup.tables import CUT, SHARDS
+from verl_mas.config.hydra.recipe.smollm2 import words as secret_words
+from verl_mas.config.hydra.recipe.split_clues import clues as split_clues
 from verl_mas.config.schema import WorkflowSpec
-from verl_mas.gym import secret_words, split_clues
 from verl_mas.gym.puzzles.puzzle import row
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.util.splits import TRAIN

@@ -6,9 +6,9 @@ from itertools import islice
 import pytest
 from played import played, task_of
 
+from verl_mas.config.hydra.recipe.split_clues import clues as split_clues
+from verl_mas.config.hydra.recipe.split_clues.clues import SHUFFLED, Clues, SplitClues, clues
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.gym import split_clues
-from verl_mas.gym.split_clues import SHUFFLED, Clues, SplitClues, clues
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import Task
 

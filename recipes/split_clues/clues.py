@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from verl_mas.cli._arguments import check_share
+from verl_mas.config.hydra.recipe.split_clues.states import Letters, States
 from verl_mas.config.values import Count, Range
 from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import Item, sampled, with_next
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.gym.states import Letters, States
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp, tiny
 from verl_mas.util.splits import TEST, TRAIN, split_of
 from verl_mas.workflow import Malformed, Outcome, Reply, Task, Team, instances, register_workflow

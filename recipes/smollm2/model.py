@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 
 from verl_mas.cli._arguments import add_rows, add_seed
+from verl_mas.config.hydra.recipe.smollm2.words import KINDS, Kind, items, shuffled
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
 from verl_mas.errors import ConfigError
-from verl_mas.gym.secret_words import KINDS, Kind, items, shuffled
 from verl_mas.run_folder.disk import size_of, writing
 from verl_mas.util.splits import TEST, TRAIN
 
