@@ -6,8 +6,8 @@ import pytest
 from scripted_sessions import acts_of, prompts_of
 from scripted_sessions import play as play_workflow
 
+from verl_mas.config.hydra.recipe.search.chain import SearchChain
 from verl_mas.workflow import Task
-from verl_mas.workflows.search_chain import SearchChain
 
 TASK = Task([{"role": "user", "content": "Where was the founder of Brel born?"}], ground_truth=["Tazor"])
 REWRITES = "<search>founder of Brel\nAiko born</search>"

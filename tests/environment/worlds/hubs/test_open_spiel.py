@@ -12,11 +12,11 @@ from verl_mas.errors import ConfigError, SessionFault
 
 pyspiel = pytest.importorskip("pyspiel")
 
+from verl_mas.config.hydra.recipe.self_play.exploitability import Exploitability  # noqa: E402
 from verl_mas.environment.worlds.game_tree import exploitability, information_states, optimal  # noqa: E402
 from verl_mas.environment.worlds.hubs.open_spiel import OpenSpiel  # noqa: E402
 from verl_mas.workflow import Task  # noqa: E402
 from verl_mas.workflows.world import WorldTeam  # noqa: E402
-from verl_mas.workflows.world_exploitability import Exploitability  # noqa: E402
 
 GAMES = {
     "tic_tac_toe": {},
