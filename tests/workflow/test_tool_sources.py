@@ -103,7 +103,7 @@ def untyped(x: Any):
     """Doubles."""
 
 
-def elsewhere(x: NotImported):  # noqa: F821
+def elsewhere(x: "NotImported"):  # noqa: F821
     """Doubles."""
 
 

@@ -19,7 +19,7 @@ from verl_mas.workflow.agents import resolve_agents
 from verl_mas.workflow.base import Workflow, resolve
 from verl_mas.workflow.client import LLMClient, Message
 from verl_mas.workflow.clock import Clock, ended, ends_alone, start
-from verl_mas.workflow.outcome import Outcome
+from verl_mas.workflow.reply import Outcome
 from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.session import Scorer, Session, SessionConfig, SessionResult
 from verl_mas.workflow.task import Task
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 Question: TypeAlias = Task | str | Sequence[Message]
+AnyWorkflow: TypeAlias = str | Workflow | type[Workflow]
 Clients: TypeAlias = LLMClient | Mapping[str, LLMClient]
 CONCURRENCY = 64
 
@@ -49,9 +50,7 @@ class RunSettings(TypedDict, total=False):
     tool_limits: ToolLimits | None
 
 
-async def arun(
-    workflow: str | Workflow | type[Workflow], task: Question, clients: Clients, **settings: Unpack[RunSettings]
-) -> Session:
+async def arun(workflow: AnyWorkflow, task: Question, clients: Clients, **settings: Unpack[RunSettings]) -> Session:
     """Run a workflow on a task, without verl, and return the finished session.
 
     `clients` is one client for all agents, or one client per policy named in `agents`. The `tools` of an agent are
@@ -60,16 +59,14 @@ async def arun(
     return finished(await _sessions(workflow, clients, **settings)(task))
 
 
-def run(
-    workflow: str | Workflow | type[Workflow], task: Question, clients: Clients, **settings: Unpack[RunSettings]
-) -> Session:
+def run(workflow: AnyWorkflow, task: Question, clients: Clients, **settings: Unpack[RunSettings]) -> Session:
     """Call `arun` from code that is not async, with the same arguments, and return the finished session."""
     refuse_in_loop("verl_mas.run", "await verl_mas.arun(...)")
     return asyncio.run(arun(workflow, task, clients, **settings))
 
 
 def run_many(
-    workflow: str | Workflow | type[Workflow],
+    workflow: AnyWorkflow,
     tasks: Iterable[Question],
     clients: Clients,
     *,
@@ -122,7 +119,7 @@ async def many(
 
 
 def _sessions(
-    workflow: str | Workflow | type[Workflow], clients: Clients, **settings: Unpack[RunSettings]
+    workflow: AnyWorkflow, clients: Clients, **settings: Unpack[RunSettings]
 ) -> Callable[[Question], Awaitable[SessionResult]]:
     """Return a function that runs one session on a question."""
     made = workflow() if isinstance(workflow, type) else workflow
@@ -131,30 +128,21 @@ def _sessions(
     return lambda question: run_session(lambda: team, Task.of(question), config)
 
 
-def session_config(
-    workflow: Workflow,
-    clients: Clients,
-    *,
-    agents: Mapping[str, AgentSpec] | None = None,
-    branch: BranchSpec | None = None,
-    faults: FaultSpec | None = None,
-    tools: Sequence[ToolLike] = (),
-    tool_limits: ToolLimits | None = None,
-) -> SessionConfig:
+def session_config(workflow: Workflow, clients: Clients, **settings: Unpack[RunSettings]) -> SessionConfig:
     """Make the session settings for a workflow that runs without verl."""
-    specs = dict(agents or {})
+    specs = settings.get("agents") or {}
     used = {AgentSpec().policy, *(spec.policy for spec in specs.values())}
     served = clients if isinstance(clients, Mapping) else dict.fromkeys(used, clients)
     found = resolve_agents(workflow.agents, specs, dict.fromkeys(served, PolicySpec()))
-    known = tools_of(tools)
+    known = tools_of(settings.get("tools", ()))
     raise_all(unknown_tools(found.values(), known))
     return SessionConfig(
         agents=found,
         clients=served,
-        branch=branch or BranchSpec(),
-        faults=faults or FaultSpec(),
+        branch=settings.get("branch") or BranchSpec(),
+        faults=settings.get("faults") or FaultSpec(),
         tools=known,
-        tool_limits=tool_limits or ToolLimits(),
+        tool_limits=settings.get("tool_limits") or ToolLimits(),
     )
 
 
