@@ -27,13 +27,6 @@ def play(solver, verifier, **args):
     return run(SolverVerifier(score="math", **args), TASK, llm, agents=specs, faults=FaultSpec(retries=0))
 
 
-def test_single_sends_the_dataset_prompt_as_it_is():
-    llm = ScriptedLLM("4")
-    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "2 + 2?"}]
-    assert run("single", messages, llm).answer == "4"
-    assert list(llm.requests[0].messages) == messages
-
-
 def test_an_approved_proposal_is_the_answer_and_one_round_has_no_review():
     session = run(SolverVerifier(max_rounds=3), "2 + 2?", ScriptedLLM({"solver": "4", "verifier": APPROVE}))
     assert agents(session) == ["solver", "verifier"] and session.answer == "4" and session.info == {"reviews": 1}

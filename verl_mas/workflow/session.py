@@ -154,8 +154,9 @@ class Session:
         started = now()
         with failures(agent=act.agent, turn=act.turn):
             replies = await self._timed(self._perform(ask, request, act, usable, rows))
+        seconds = now() - started
         for reply in replies:
-            reply.started, reply.seconds = started - self.started, now() - started
+            reply.started, reply.seconds = started - self.started, seconds
         self.replies.extend(replies)
         line.replies.extend(replies)
         return replies
@@ -353,15 +354,17 @@ class Session:
         candidates = enumerate(zip(rows, generations, strict=True))
         replies = [self._reply(ask, request, replace(act, branch=branch), *made) for branch, made in candidates]
 
+        if ask.calls_open:
+            return replies
+
         async def generate(continued: Request) -> Generation:
             return (await client.generate(continued))[0]
 
         runs = []
         for branch, (reply, usable) in enumerate(zip(replies, tools, strict=True)):
-            own = replace(request, branch=branch)
-            runs.append(ToolLoop(generate, own, reply, usable, ask.agent.spec, self.config.tool_limits).run)
-        if not ask.calls_open:
-            await together(runs)
+            continued = replace(request, branch=branch)
+            runs.append(ToolLoop(generate, continued, reply, usable, ask.agent.spec, self.config.tool_limits).run)
+        await together(runs)
         return replies
 
     def _reply(self, ask: Ask, request: Request, act: Act, row: int, generation: Generation) -> Reply:

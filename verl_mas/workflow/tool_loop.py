@@ -1,6 +1,8 @@
 """The loop of an act with tools: generate a reply, make its tool calls, and generate again with the results. All
 replies of an act are in one row."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import logging
@@ -119,26 +121,26 @@ class ToolLoop:
         within, beyond = calls[: self._left], calls[self._left :]
         self._left -= len(within)
         with uncounted():
-            answers = await self._made(within)
+            answers = await self._run_calls(within)
         why = f"Error: not called, as an act can make {self.spec.max_tool_calls} calls"
         answers += [_failed(call, why) for call in beyond]
         self._calls += [call for call, _ in answers]
         return [call.answered(_content(call, images)) for call, images in answers]
 
-    async def _made(self, calls: Sequence[ToolCall]) -> list[Answer]:
+    async def _run_calls(self, calls: Sequence[ToolCall]) -> list[Answer]:
         """Make all calls concurrently, except that calls of `in_order` tools are made one after another."""
         answers: dict[int, Answer] = {}
 
-        async def one_after_another(places: Sequence[int]) -> None:
-            for place in places:
-                answers[place] = await self._answer(calls[place])
+        async def one_after_another(indices: Sequence[int]) -> None:
+            for index in indices:
+                answers[index] = await self._answer(calls[index])
 
         groups: dict[int, list[int]] = {}
-        for place, call in enumerate(calls):
+        for index, call in enumerate(calls):
             tool = self.tools.get(call.name)
-            groups.setdefault(-1 if tool is not None and tool.in_order else place, []).append(place)
-        await together([partial(one_after_another, places) for places in groups.values()])
-        return [answers[place] for place in range(len(calls))]
+            groups.setdefault(-1 if tool is not None and tool.in_order else index, []).append(index)
+        await together([partial(one_after_another, indices) for indices in groups.values()])
+        return [answers[index] for index in range(len(calls))]
 
     async def _answer(self, call: ToolCall) -> Answer:
         """Make one call and return its answer. An error, such as an unknown tool, becomes an answer with verl's

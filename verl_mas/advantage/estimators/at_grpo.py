@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
-from verl_mas.advantage.kernel import Partition
+from verl_mas.advantage.kernel import Partition, total
+from verl_mas.advantage.record import Label
 from verl_mas.util.later import Tensor, torch
 
 
@@ -17,24 +18,19 @@ def at_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput
     Without branching, the prompts of a group may differ from turn 1 on. The metric `one_prompt` of an agent is 1 if
     each of its groups has one prompt by construction.
     """
-    branching = branching_agents(batch)
-    rows = branching[batch.codes("agent").ids]
+    agents = batch.codes("agent")
+    # Whether any act of the agent has several candidates.
+    branching = total((batch.numbers("branch") > 0).double(), Partition(agents.ids, len(agents.names))) > 0
+    rows = branching[agents.ids]
     # Sessions and instances are numbered from 1 for an agent that branches. For other agents, the number is 0.
     columns = batch.existing("session", "instance")
-    apart = {column: torch.where(rows, batch.codes(column).ids + 1, 0) for column in columns}
+    apart: dict[str, Label] = {column: torch.where(rows, batch.codes(column).ids + 1, 0) for column in columns}
     groups = replace(batch, **apart).partition("task", "agent", "turn", *columns)
     check_branches(batch, groups, rows, options.group_size)
     output = within(batch, groups, options, unit=("task", "session", "branch"))
-    for agent, branches in zip(batch.codes("agent").names, branching.tolist(), strict=True):
+    for agent, branches in zip(agents.names, branching.tolist(), strict=True):
         output.metrics[f"advantage/{agent}/one_prompt"] = float(branches)
     return output
-
-
-def branching_agents(batch: AdvantageInput) -> Tensor:
-    """Return for each agent, in the order of its codes, whether any of its acts has several candidates."""
-    agents = batch.codes("agent")
-    branched = torch.zeros(len(agents.names), dtype=torch.long, device=batch.scores.device)
-    return branched.index_add_(0, agents.ids, (batch.numbers("branch") > 0).long()) > 0
 
 
 def check_branches(batch: AdvantageInput, groups: Partition, branched: Tensor, size: int | None) -> None:
