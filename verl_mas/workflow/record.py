@@ -203,7 +203,7 @@ def _title(act: Record, among: int) -> str:
     instance = f" #{act['instance']}" if act["instance"] else ""
     candidate = f", candidate {act['branch']} of {among}" if among > 1 else ""
     mark = " (committed)" if candidate and act["committed"] else ""
-    probe = f", played on: {act['line']}" if act["probe"] else ""
+    probe = f", continued: {act['line']}" if act["probe"] else ""
     return f"{act['agent']}{instance}, turn {act['turn']}{candidate}{mark}{probe}"
 
 

@@ -103,8 +103,3 @@ def rows_of(
         rows.append(Row(acts, reward, RowKey(task.uid, task.session, stored) if storable else None))
         stored += storable
     return rows
-
-
-def candidate_score(reply: Reply, agents: Mapping[str, ResolvedAgent], weights: RewardSpec) -> float:
-    """Score a candidate before the session has ended."""
-    return row_rewards([[reply]], 0.0, agents, weights)[0].score

@@ -53,8 +53,9 @@ class RunSettings(TypedDict, total=False):
 async def arun(workflow: AnyWorkflow, task: Question, clients: Clients, **settings: Unpack[RunSettings]) -> Session:
     """Run a workflow on a task, without verl, and return the finished session.
 
-    `clients` is one client for all agents, or one client per policy named in `agents`. The `tools` of an agent are
-    names of tools in the argument `tools`. Raises SessionFault if the last attempt fails.
+    `workflow` is a registered name, a class or an object. `clients` is one client for all agents, or one client per
+    policy named in `agents`. The `tools` of an agent are names of tools in the argument `tools`. Raises SessionFault if
+    the last attempt fails.
     """
     return finished(await _sessions(workflow, clients, **settings)(task))
 

@@ -24,7 +24,7 @@ from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.commit import COMMIT_RULES
 from verl_mas.workflow.record import Clip, Recording, act_record, as_text, fault_record
 from verl_mas.workflow.reply import Outcome, Reply
-from verl_mas.workflow.rewards import Row, Score, candidate_score, rows_of
+from verl_mas.workflow.rewards import Row, Score, row_rewards, rows_of
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.tool_loop import ToolLimits, ToolLoop
 from verl_mas.workflow.tool_sources import toolsets
@@ -161,11 +161,6 @@ class Session:
         line.replies.extend(replies)
         return replies
 
-    def forget(self, reply: Reply) -> None:
-        """Remove an act whose reply did not reach its caller. No later act depends on such a reply."""
-        self.replies.remove(reply)
-        self.line.replies.remove(reply)
-
     def commit(self, replies: Sequence[Reply]) -> Reply:
         """Choose the candidate with which the session continues, by the configured commit rule."""
         if len(replies) == 1:
@@ -176,7 +171,9 @@ class Session:
             value = f"commit of {len(replies)} replies of {replies[0].agent}, and not all have a reward"
             fix = "set reply.reward or reply.team_reward on each, or use mas.branch.commit=uniform"
             raise WorkflowError(value, rule=f"the rule {spec.commit!r} compares rewards", fix=fix)
-        scores = [candidate_score(reply, self.config.agents, self.config.reward) for reply in replies]
+        agents, weights = self.config.agents, self.config.reward
+        # A candidate is scored without the rows of the others, whose penalties it could share.
+        scores = [row_rewards([[reply]], 0.0, agents, weights)[0].score for reply in replies]
         chosen = replies[rule.choose(scores, spec.temperature, self.rng)]
         for reply in replies:
             reply.committed = reply is chosen
@@ -196,8 +193,8 @@ class Session:
         if outcome.reward is not None:
             return Score(outcome.reward)
         if self.scorer is None:
-            value = "a candidate was played on to an outcome without a reward"
-            rule = "the outcome of a candidate that is played on has a reward, or verl's reward function scores it"
+            value = "a continued candidate ended in an outcome without a reward"
+            rule = "the outcome of a continued candidate has a reward, or verl's reward function scores it"
             raise WorkflowError(value, rule=rule, fix="return Outcome(reward=...) or a number")
         # The scorer reads the outcome from a session. This session has no outcome yet, so the scorer gets a copy that
         # has this outcome.
@@ -223,13 +220,6 @@ class Session:
         """The part of the outcome that rows and records store: `info` and the verdicts."""
         verdicts = self.outcome.verdicts if self.outcome else {}
         return {**self.info, VERDICTS: verdicts} if verdicts else self.info
-
-    def draw(self, board: str | Callable[[], str], title: str, line: Line) -> None:
-        """Record a board for `Team.draw`. In the record, `after` is the index of the last act before the board; None at
-        the start."""
-        if not line.alone:
-            after = len(self.replies) - 1 if self.replies else None
-            self.boards.append({"title": title, "text": board() if callable(board) else board, "after": after})
 
     @property
     def answer(self) -> str | None:
@@ -289,15 +279,6 @@ class Session:
             act.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
 
-    def spawn(self, agent: ResolvedAgent, line: Line) -> int:
-        """Return the number of a new instance of an agent. Raises SessionFault if there are too many instances."""
-        limit = self.config.faults.max_acts
-        if line.spawned >= limit:
-            cause = f"{line.spawned + 1} instances in a session; rule: each acts, and a session has at most "
-            cause += f"mas.faults.max_acts={limit} acts; fix: spawn fewer, or raise mas.faults.max_acts"
-            raise SessionFault(FaultKind.LIMIT, cause, agent=agent.name, turn=0)
-        return line.new_instance(agent.name)
-
     async def _admit(self, n: int, line: Line) -> None:
         faults = self.config.faults
         limit = faults.max_probe_acts if line.probe else faults.max_acts
@@ -308,15 +289,15 @@ class Session:
         # the loop and could not be cancelled.
         await asyncio.sleep(0)
         if line.over and not self._over:
-            rule = "a fork plays every candidate on to the end of the session, so no act follows it"
+            rule = "a fork continues every candidate to the end of the session, so no act follows it"
             fix = "act in the `play` that is given to `fork`, with the team that it is given"
             raise WorkflowError("an act after a fork", rule=rule, fix=fix)
         if line.probe and not self._over:
             raise SessionFault(
                 FaultKind.LIMIT,
-                f"more than {limit} acts of candidates that are played on; rule: a session has at most "
-                f"mas.faults.max_probe_acts={limit} of them; fix: play fewer candidates on, fewer times (mas.branch.k, "
-                "the continuations of the workflow), or raise mas.faults.max_probe_acts",
+                f"more than {limit} acts of continued candidates; rule: a session has at most "
+                f"mas.faults.max_probe_acts={limit} of them; fix: continue fewer candidates, fewer times "
+                "(mas.branch.k, the continuations of the workflow), or raise mas.faults.max_probe_acts",
             )
         raise SessionFault(FaultKind.LIMIT, "the session is over" if self._over else f"more than {limit} acts")
 

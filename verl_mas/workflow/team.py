@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import TypeAlias, TypeVar
 
 from verl_mas.config.registry import KnownNames, closest, nearest
-from verl_mas.errors import WorkflowError
+from verl_mas.errors import FaultKind, SessionFault, WorkflowError
 from verl_mas.util.loops import together
 from verl_mas.workflow.client import Continuation, Message
 from verl_mas.workflow.reply import Outcome, Reply
@@ -78,7 +78,8 @@ class Team:
 
     def forget(self, reply: Reply) -> None:
         """Remove an act whose reply did not reach its caller. No later act depends on such a reply."""
-        self._session.forget(reply)
+        self._session.replies.remove(reply)
+        self._line.replies.remove(reply)
 
     def aside(self, name: str = "aside") -> Team:
         """Return another `Team` with the same agents. Its acts are probes, which only measure something. They are
@@ -111,8 +112,8 @@ class Team:
     async def _value(self, reply: Reply, name: str, play: PlayOn[State], state: State, n: int) -> float:
         """Return the mean reward of `n` probes that continue from copies of `state`."""
         if n < 1:
-            rule = "a session is played on 1 or more times"
-            raise WorkflowError(f"a reply of {reply.agent} is played on with n={n}", rule=rule, fix="use n=1")
+            rule = "a session is continued 1 or more times"
+            raise WorkflowError(f"a reply of {reply.agent} is continued with n={n}", rule=rule, fix="use n=1")
 
         async def once(number: int) -> float:
             probe = self._line.probing(f"{_place(reply)}/{name}/{number}")
@@ -158,11 +159,15 @@ class Team:
         return self._line.random(name)
 
     def draw(self, board: str | Callable[[], str], title: str = "") -> None:
-        """Show a state of the environment as text in the viewer, after the acts so far.
+        """Show a state of the environment as text in the viewer, after the acts so far. In the record, `after` is the
+        index of the last act before the board; None at the start.
 
         If `board` is a function, it is called only if its text is shown. Continuations of candidates show no boards.
         """
-        self._session.draw(board, title, self._line)
+        if not self._line.alone:
+            after = len(self._session.replies) - 1 if self._session.replies else None
+            text = board() if callable(board) else board
+            self._session.boards.append({"title": title, "text": text, "after": after})
 
     async def _played_on(self, line: Line, candidate: Reply, play: PlayOn[State], state: State) -> Outcome:
         with untouched(state):
@@ -174,7 +179,7 @@ class Team:
             return outcome
         if isinstance(outcome, Real):
             return Outcome(reward=float(outcome))
-        value = f"a candidate of {candidate.agent} was played on, and the result is {outcome!r:.200}"
+        value = f"a candidate of {candidate.agent} was continued, and the result is {outcome!r:.200}"
         rule = "`play(team, candidate, state)` returns an Outcome, or its reward as a number"
         raise WorkflowError(value, rule=rule, fix="return Outcome(reward=...)")
 
@@ -204,9 +209,13 @@ class Agent(KnownNames):
         return self.ask.instance
 
     def spawned(self) -> Agent:
-        """Return a new instance of this agent."""
-        instance = self._session.spawn(self.ask.agent, self.ask.line)
-        return Agent(self._session, replace(self.ask, instance=instance))
+        """Return a new instance of this agent. Raises SessionFault if there are too many instances."""
+        line, limit = self.ask.line, self._session.config.faults.max_acts
+        if line.spawned >= limit:
+            cause = f"{line.spawned + 1} instances in a session; rule: each acts, and a session has at most "
+            cause += f"mas.faults.max_acts={limit} acts; fix: spawn fewer, or raise mas.faults.max_acts"
+            raise SessionFault(FaultKind.LIMIT, cause, agent=self.name, turn=0)
+        return Agent(self._session, replace(self.ask, instance=line.new_instance(self.name)))
 
     async def act(self, messages: Prompt, *, tools: Tools = (), **sampling: object) -> Reply:
         """Make one LLM call without history, and one more after each round of tool calls. `tools` are functions that
@@ -365,7 +374,7 @@ def restored(state: State, rng: random.Random | None = None) -> State:
     if (copied is state or copied is None) and not isinstance(state, CONSTANTS):
         kind = type(state).__name__
         value = f"the copy of a state of type {kind} is {'the same object' if copied is state else copied}"
-        rule = "a candidate is played on from its own copy of the state, and the session from the original"
+        rule = "a candidate continues from its own copy of the state, and the session from the original"
         fix = f"give {kind} a copy() that returns an independent copy, or none, for copy.deepcopy"
         raise WorkflowError(value, rule=rule, fix=fix)
     if rng is not None and (reseed := getattr(copied, "reseed", None)) is not None:
@@ -386,7 +395,7 @@ def _copied(state: State) -> State:
         fix = f"give {kind} a copy() that returns an independent copy"
         if isinstance(state, CONTAINERS):
             fix = f"keep what cannot be copied out of the {kind}, or pass an object with a copy() of its own"
-        rule = "a candidate is played on from its own copy of the state"
+        rule = "a candidate continues from its own copy of the state"
         raise WorkflowError(f"a state of type {kind} cannot be copied: {error}", rule=rule, fix=fix) from error
 
 
@@ -399,7 +408,7 @@ def untouched(state: object) -> Iterator[None]:
     for name, content in _contents(state).items():
         if content != before.get(name):
             kind = type(state).__name__
-            value = f"{kind}.{name} changed while a copy of its {kind} was played on"
+            value = f"{kind}.{name} changed while a candidate continued from a copy of its {kind}"
             rule = "a copy of a state shares no part that changes"
             raise WorkflowError(value, rule=rule, fix=f"copy {name} with its contents in {kind}.copy()")
 
