@@ -129,21 +129,30 @@ def _sessions(
     return lambda question: run_session(lambda: team, Task.of(question), config)
 
 
-def session_config(workflow: Workflow, clients: Clients, **settings: Unpack[RunSettings]) -> SessionConfig:
-    """Make the session settings for a workflow that runs without verl."""
-    specs = settings.get("agents") or {}
+def session_config(
+    workflow: Workflow,
+    clients: Clients,
+    *,
+    agents: Mapping[str, AgentSpec] | None = None,
+    branch: BranchSpec | None = None,
+    faults: FaultSpec | None = None,
+    tools: Sequence[ToolLike] = (),
+    tool_limits: ToolLimits | None = None,
+) -> SessionConfig:
+    """Make the session settings for a workflow that runs without verl. An unknown keyword of `run` fails here."""
+    specs = dict(agents or {})
     used = {AgentSpec().policy, *(spec.policy for spec in specs.values())}
     served = clients if isinstance(clients, Mapping) else dict.fromkeys(used, clients)
     found = resolve_agents(workflow.agents, specs, dict.fromkeys(served, PolicySpec()))
-    known = tools_of(settings.get("tools", ()))
+    known = tools_of(tools)
     raise_all(unknown_tools(found.values(), known))
     return SessionConfig(
         agents=found,
         clients=served,
-        branch=settings.get("branch") or BranchSpec(),
-        faults=settings.get("faults") or FaultSpec(),
+        branch=branch or BranchSpec(),
+        faults=faults or FaultSpec(),
         tools=known,
-        tool_limits=settings.get("tool_limits") or ToolLimits(),
+        tool_limits=tool_limits or ToolLimits(),
     )
 
 
