@@ -122,7 +122,7 @@ if TYPE_CHECKING:
     from verl_mas.workflow.codecs import only as only
     from verl_mas.workflow.codecs import visible as visible
     from verl_mas.workflow.commit import register_commit_rule as register_commit_rule
-    from verl_mas.workflow.outcome import Outcome as Outcome
+    from verl_mas.workflow.reply import Outcome as Outcome
     from verl_mas.workflow.reply import Reply as Reply
     from verl_mas.workflow.run import arun as arun
     from verl_mas.workflow.run import run as run

@@ -11,10 +11,10 @@ from statistics import fmean
 from typing import Literal
 
 from verl_mas.config.hydra.recipe.math.arithmetic import draw
+from verl_mas.config.hydra.recipe.peers.team import Peers, approval
 from verl_mas.config.values import Count
 from verl_mas.workflow import Outcome, Task, Team, Workflow, nested
 from verl_mas.workflows._graded import Graded, GradedTask
-from verl_mas.workflows.peers import Peers, approval
 from verl_mas.workflows.solver_verifier import solve
 
 

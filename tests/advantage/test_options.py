@@ -39,18 +39,6 @@ def test_an_option_without_effect_or_a_missing_one_is_refused_and_not_ignored(na
         compute_advantages(name, None, AdvantageOptions(**options))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "resolved"),
-    [
-        ("agent_rloo", {"scale": "std"}, {"baseline": "leave_one_out", "scale": "std", "weighting": "per_act"}),
-        ("agent_grpo", {"by": "role"}, {"by": "role", "baseline": "mean", "scale": "std", "weighting": "per_act"}),
-        ("hierarchical_grpo", {"main": "leader"}, {"main": "leader", "weighting": "per_session"}),
-    ],
-)
-def test_an_estimators_own_defaults_fill_what_was_not_chosen(name, options, resolved):
-    assert resolved.items() <= vars(options_for(name, options)).items()
-
-
 def test_an_unknown_estimator_names_the_known_ones():
     with pytest.raises(ConfigError, match="did you mean 'agent_grpo'"):
         compute_advantages("agent_gpro", None)  # type: ignore[arg-type]

@@ -56,24 +56,6 @@ def test_matpo_is_team_grpo_with_one_reward_per_session():
     same(advantages("team_grpo", *cases), map(matpo, cases))
 
 
-def grpo_of_dr_mas(rows):
-    """The GRPO arm of Dr. MAS's code: a session has the mean score of its rows, and all of them its advantage."""
-    scores = {}
-    for session, *_, score in rows:
-        scores.setdefault(session, []).append(score)
-    means = {session: statistics.fmean(own) for session, own in scores.items()}
-    mean = statistics.fmean(means.values()) if len(means) > 1 else 0.0
-    deviation = statistics.stdev(means.values()) if len(means) > 1 else 1.0
-    return [(means[session] - mean) / (deviation + 1e-6) for session, *_ in rows]
-
-
-def test_the_control_of_dr_mas_is_team_grpo_with_the_mean_of_a_session_and_raw_lone_sessions():
-    rng = random.Random(5)
-    cases = [planner_and_workers(rng, lambda: 0.0) for _ in range(CASES)]
-    cases = [[(*row[:5], rng.randint(0, 8) / 8) for row in case] for case in cases]
-    same(advantages("team_grpo", *cases, session_mean=True, group_of_one="raw"), map(grpo_of_dr_mas, cases))
-
-
 def candidates(rng, reward):
     """Make K candidates of some acts, each scored by the mean outcome of its continuations."""
     return [
@@ -131,20 +113,6 @@ def test_hierarchical_grpo_is_the_aligned_batch_of_m_grpo_without_its_copies():
     cases = [own_scores(rng, planner_and_workers(rng, lambda: 0.0)) for _ in range(CASES)]
     found = advantages("hierarchical_grpo", *cases, main="planner", deviation="population")
     same(found, map(aligned, cases))
-
-
-def test_the_bonus_of_ccpos_code_changes_no_advantage_where_outcomes_have_two_values():
-    """bhai114/ccpo ea50d3a, at its default: 0.2 for an outcome better than the mean without the message, -0.2 for a
-    worse one; outcomes are 1 and -1, and `solo` is that mean."""
-    rng = random.Random(6)
-    plain, with_bonus = [], []
-    for _ in range(CASES):
-        outcomes = [rng.choice((-1.0, 1.0)) for _ in range(8)]
-        solo = statistics.fmean(rng.choice((-1.0, 1.0)) for _ in range(8))
-        bonus = [(one > 0 > solo) - (one < 0 < solo) for one in outcomes]
-        plain.append([(i, "thinker", 0, 0, 0, one) for i, one in enumerate(outcomes)])
-        with_bonus.append([(*row[:5], row[5] + 0.2 * more) for row, more in zip(plain[-1], bonus, strict=True)])
-    same(advantages("agent_grpo", *with_bonus), advantages("agent_grpo", *plain))
 
 
 def fold_grpo_of_the_paper(sessions):

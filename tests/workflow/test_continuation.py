@@ -137,7 +137,7 @@ def test_probes_have_a_limit_of_their_own(run):
     assert not run(Sum, ScriptedLLM(by_branch), branch=UNIFORM, faults=few).failed
     result = run(lambda: Sum(n=2), ScriptedLLM(by_branch), branch=UNIFORM, faults=few)
     assert result.faults[0].kind is FaultKind.LIMIT
-    assert "mas.faults.max_probe_acts=9 of them; fix: play fewer candidates on" in str(result.faults[0])
+    assert "mas.faults.max_probe_acts=9 of them; fix: continue fewer candidates" in str(result.faults[0])
 
 
 def test_an_outcome_without_a_reward_is_scored_by_the_reward_function(run):
@@ -195,7 +195,7 @@ def test_in_validation_nothing_is_played_without_an_act(run):
 
 
 def test_a_session_is_played_on_at_least_once(run):
-    assert "is played on with n=0" in str(run(lambda: Adds(n=0), ScriptedLLM(DIGITS)).faults[0])
+    assert "is continued with n=0" in str(run(lambda: Adds(n=0), ScriptedLLM(DIGITS)).faults[0])
 
 
 def test_an_act_aside_is_no_act_of_the_session(run):
@@ -318,7 +318,7 @@ def test_a_copy_may_share_only_parts_that_do_not_change(run):
 
     ok, refused = (run(keeps, ScriptedLLM("1"), branch=UNIFORM, task=Task([], after)) for after in (append, change))
     assert not ok.failed
-    assert "Shares.grid changed while a copy of its Shares was played on" in str(refused.faults[0])
+    assert "Shares.grid changed while a candidate continued from a copy of its Shares" in str(refused.faults[0])
 
 
 @pytest.mark.parametrize("state", [[[1]], {"a": [1]}, {1}, (1, [2]), "text", None, 3])

@@ -9,8 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -79,22 +77,13 @@ def family(request):
     return Family(request.param)
 
 
-def test_no_composition_of_special_tokens_is_one_in_a_prompt(family):
-    @settings(max_examples=60, deadline=None)
-    @given(st.randoms(use_true_random=False))
-    def check(rng: random.Random) -> None:
-        family.check(rng)
-
-    check()
-    forged = family.ids([f"x{family.tokenizer.eos_token}"] * len(ROLES))
-    assert family.specials(forged) != family.harmless, "without this, contents have special tokens"
-
-
 @pytest.mark.nightly
 def test_none_of_a_million_compositions_is_one(family):
     rng = random.Random(0)
     for _ in range(COMPOSITIONS // (len(FAMILIES) * len(ROLES)) + 1):
         family.check(rng)
+    forged = family.ids([f"x{family.tokenizer.eos_token}"] * len(ROLES))
+    assert family.specials(forged) != family.harmless, "without this, contents have special tokens"
 
 
 def test_every_text_of_a_request_is_read_and_what_is_tokens_already_counts_once():

@@ -8,18 +8,24 @@ from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.verl_.row import Act
 from verl_mas.workflow import Generation, Outcome, Reply, Task
 from verl_mas.workflow.agents import ResolvedAgent
-from verl_mas.workflow.rewards import Earned, Score, row_rewards, rows_of
+from verl_mas.workflow.rewards import Score, row_rewards, rows_of
+
+
+def reply(agent="solver", **values):
+    values.setdefault("generation", Generation("x", response_ids=(1,)))
+    return Reply(Act(agent, agent, "main"), [], **values)
+
 
 # A session won by the team: the solver's second act was malformed.
-SESSION = [
-    Earned("solver", team=1.0, local=0.5),
-    Earned("verifier", team=1.0, local=0.2),
-    Earned("solver", team=1.0, local=0.0, penalty=0.1),
-]
+SESSION = [[reply(reward=0.5)], [reply("verifier", reward=0.2)], [reply(malformed="no box")]]
+AGENTS = {
+    name: ResolvedAgent(name, name, AgentSpec(format_penalty=penalty), trainable=True)
+    for name, penalty in (("solver", 0.1), ("verifier", 0.2))
+}
 
 
 def scores(rows, spec):
-    return [reward.score for reward in row_rewards(rows, spec)]
+    return [reward.score for reward in row_rewards(rows, 1.0, AGENTS, spec)]
 
 
 @pytest.mark.parametrize(
@@ -39,8 +45,8 @@ def scores(rows, spec):
 def test_the_preset_weighs_the_parts_of_a_rows_score(spec, expected):
     assert scores(SESSION, spec) == pytest.approx(expected)
     assert scores([], spec) == []
-    twice = [Earned("solver", team=1.0, penalty=0.1), Earned("solver", team=1.0, penalty=0.2)]
-    assert scores(twice, RewardSpec(penalty_on="agent")) == pytest.approx([0.7, 0.7]), "penalties add up"
+    twice = [[reply(malformed="no box")], [reply(), reply(malformed="no box")]]
+    assert scores(twice, RewardSpec(penalty_on="agent")) == pytest.approx([0.8, 0.8]), "penalties add up"
 
 
 def test_verdicts_in_info_are_refused():
@@ -50,12 +56,15 @@ def test_verdicts_in_info_are_refused():
 
 
 def test_rows_with_tokens_are_numbered_in_the_order_of_their_first_acts():
-    def reply(row, tokens=(1,)):
-        return Reply(Act("a", "a", "main"), [], Generation("x", response_ids=tokens), row=row)
-
-    agent = ResolvedAgent("a", "a", AgentSpec(), trainable=True)
-    replies = [reply(0), reply(1, tokens=()), reply(2, tokens=()), reply(3), reply(2)]
-    rows = rows_of(Task.of("q"), replies, 1.0, {"a": agent}, RewardSpec())
+    remote = Generation("x")
+    replies = [
+        reply(row=0),
+        reply(row=1, generation=remote),
+        reply(row=2, generation=remote),
+        reply(row=3),
+        reply(row=2),
+    ]
+    rows = rows_of(Task.of("q"), replies, 1.0, AGENTS, RewardSpec())
     assert [row.key and str(row.key) for row in rows] == ["task_0_0", None, "task_0_1", "task_0_2"]
 
 

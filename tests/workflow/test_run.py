@@ -47,17 +47,6 @@ def test_branches_are_requests_of_their_own(serve, run):
     assert [body["max_tokens"] for body in endpoint.bodies] == [9] * 4
 
 
-def test_a_refusing_endpoint_is_retried_and_then_raises(serve):
-    codes = iter([503, "fine"])
-    client = verl_mas.OpenAIClient(serve(lambda body: next(codes)).url, "m")
-    assert verl_mas.run("single", "q", client, faults=FaultSpec(backoff_s=0.0)).answer == "fine"
-
-    client = verl_mas.OpenAIClient(serve(lambda body: 401).url, "m")
-    with pytest.raises(SessionFault, match="HTTP 401") as raised:
-        verl_mas.run("single", "q", client, faults=FaultSpec(retries=0))
-    assert (raised.value.kind, raised.value.agent, raised.value.turn) == (FaultKind.REFUSED, "solver", 0)
-
-
 def test_run_inside_an_event_loop_is_refused_with_arun_as_the_fix():
     async def wrong():
         verl_mas.run("single", "q", verl_mas.OpenAIClient("http://x", "m"))

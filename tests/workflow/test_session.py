@@ -15,7 +15,7 @@ from verl_mas.workflow.agents import resolve_agents
 from verl_mas.workflow.commit import softmax
 from verl_mas.workflow.rewards import Score
 from verl_mas.workflow.run import run_session
-from verl_mas.workflow.session import SessionConfig
+from verl_mas.workflow.session import Line, SessionConfig
 from verl_mas.workflows.ensemble import Ensemble
 
 
@@ -319,3 +319,46 @@ def test_a_cancelled_session_cancels_its_requests():
         assert llm.in_flight == 0 and llm.cancelled == 3
 
     asyncio.run(cancel())
+
+
+class Crew(Workflow):
+    agents = ("leader", "worker")
+    workers: int = 3
+
+    async def run(self, task, team):
+        async def work(number):
+            worker = team.spawn("worker")
+            await asyncio.sleep((self.workers - number) / 100)
+            return [await worker.act(f"{number}, part {part}") for part in range(2)]
+
+        await asyncio.gather(*[work(number) for number in range(self.workers)])
+        await team.worker.act("by itself")
+        return Outcome(answer=await team.leader.act("sum up"), reward=1.0)
+
+
+def test_turns_of_spawned_agents_do_not_depend_on_who_answers_first(run):
+    replies = run(Crew, ScriptedLLM("x")).session.replies
+    assert {(reply.agent, reply.instance, reply.turn, reply.messages[-1]["content"]) for reply in replies} == {
+        *(("worker", number + 1, part, f"{number}, part {part}") for number in range(3) for part in range(2)),
+        ("worker", 0, 0, "by itself"),
+        ("leader", 0, 0, "sum up"),
+    }
+
+
+def test_more_instances_than_acts_and_agents_that_the_team_does_not_have_are_refused(run):
+    async def wrong(task, team, agents=("leader", "worker")):
+        team.spawn("wroker")
+
+    few = run(Crew, ScriptedLLM("x"), faults=FaultSpec(max_acts=2, retries=0)).faults[0].cause
+    assert "3 instances in a session" in few and "mas.faults.max_acts=2 acts; fix: " in few
+    assert "did you mean 'worker'" in run(wrong, ScriptedLLM("x")).faults[0].cause
+
+
+def test_lines_in_parallel_count_by_themselves():
+    line = Line()
+    assert [line.next_turn("a", 0), line.next_turn("a", 0), line.next_turn("a", 1)] == [0, 1, 0]
+    probe, fork = line.probing(), line.forked(3)
+    assert (probe.next_turn("a", 0), fork.next_turn("a", 0), line.next_turn("a", 0)) == (2, 2, 2)
+    assert (fork.new_instance("a"), fork.new_instance("a"), line.new_instance("a")) == (1, 2, 1)
+    assert (fork.fork, fork.probing().fork, probe.probe, fork.probe) == (3, 3, True, False)
+    assert (line.alone, fork.alone, probe.alone) == (False, True, True)

@@ -316,23 +316,6 @@ def test_each_candidate_of_a_branch_has_its_own_loop_and_state(run):
     assert len({tuple(row.generation.prompt_ids) for row in rows}) == 1
 
 
-def test_a_conversation_has_the_calls_and_results_of_its_acts(run):
-    talks = []
-
-    async def talking(task, team):
-        talks.append(team.a.conversation("hi", tools=[Panel().press]))
-        await talks[0].act()
-        await talks[0].act("again")
-        return Outcome(reward=0.0)
-
-    script = [calls(("press", {"button": "red"})), "one", calls(("press", {"button": "blue"})), "two"]
-    session, _, llm = acting(run, script, play=talking)
-    assert roles(talks[0].messages) == "user assistant tool assistant user assistant tool assistant"
-    assert llm.requests[-1].messages == talks[0].messages[:-1]
-    (row,) = session.rows()
-    assert sampled(row.generation) == '<press>{"button": "red"}one<press>{"button": "blue"}two'
-
-
 def test_a_workflow_can_answer_calls_itself(run):
     talks = []
 

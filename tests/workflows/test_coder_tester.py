@@ -1,16 +1,19 @@
 """The coder and the tester, with programs that run in this process."""
 
+import asyncio
+
 import pytest
 from scripted_sessions import IN_PROCESS, acts_of, prompts_of
 from scripted_sessions import play as play_workflow
 
 from verl_mas.environment.coding.prompts import TaggedCase, WrittenCase
+from verl_mas.environment.coding.team import ProgramAttempt, Runner
 from verl_mas.environment.execution.executor import Call
 from verl_mas.environment.execution.problem import Problem, Returns, Stdio
 from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import CodeBlock, Task
-from verl_mas.workflows.coder_tester import CoderTester
+from verl_mas.workflows.coder_tester import CaseScore, CoderTester, at_grpo, cure
 
 SUM = "print(sum(map(int, input().split())))"
 PRODUCT = "a, b = map(int, input().split())\nprint(a * b)"
@@ -243,3 +246,43 @@ def test_a_tiny_model_plays_both_roles_with_short_prompts():
 def test_compact_prompts_mark_what_is_missing_and_what_failed(coder, tester, asked):
     _, llm = play(coder, tester, text="compact", max_turns=2)
     assert [prompt.partition("\n")[2] for prompt in prompts_of(llm)[2:]] == asked
+
+
+# The task: print the number plus one.
+GOLDEN = "print(int(input()) + 1)"
+GOOD, ALSO_GOOD = ProgramAttempt(GOLDEN, True, True, 1.0), ProgramAttempt(f"{GOLDEN} # too", True, True, 1.0)
+DOUBLES, ZERO = ProgramAttempt("print(int(input()) * 2)", True, True, 0.5), ProgramAttempt("print(0)", True, True, 0.0)
+NONE, BROKEN = ProgramAttempt(None), ProgramAttempt("print(")
+TELLS, USELESS = Stdio("5", "6"), Stdio("1", "2")
+HARMLESS, HARMFUL = Stdio("5", "7"), Stdio("5", "10")
+
+
+def scores(reward, tests, attempts=()) -> list[CaseScore]:
+    problem = Problem([Stdio("1", "2"), Stdio("3", "4")])
+    return asyncio.run(reward(Runner.of(problem.text(), IN_PROCESS), tests, attempts))
+
+
+def test_at_grpo_says_nothing_without_a_golden_program():
+    assert scores(at_grpo, [TELLS, None]) == [CaseScore(None, None)] * 2
+
+
+@pytest.mark.parametrize(
+    ("attempts", "expected"),
+    [
+        ([GOOD, DOUBLES], [1.0, 0.0, 0.0, -1.0, -1.2]),
+        ([GOOD, ALSO_GOOD, DOUBLES, ZERO], [1.0, 0.5, 0.0, -0.5, -1.2]),
+        ([GOOD, DOUBLES, DOUBLES, NONE, BROKEN], [1.0, 0.5, 0.0, -0.5, -1.2]),
+        ([GOOD], [1.0, 1.0, -1.0, -1.0, -1.2]),
+    ],
+)
+def test_cure_pays_for_wrong_programs_that_fail_and_charges_for_those_that_pass(attempts, expected):
+    found = scores(cure, [TELLS, USELESS, HARMLESS, HARMFUL, None], attempts)
+    assert [score.reward for score in found] == pytest.approx(expected)
+    assert [score.right for score in found] == [True, True, False, False, False]
+    assert all(score.trained for score in found)
+
+
+@pytest.mark.parametrize("attempts", [[DOUBLES, ZERO], [NONE]])
+def test_cure_knows_nothing_without_a_right_program(attempts):
+    found = scores(cure, [TELLS, None], attempts)
+    assert found == [CaseScore(0.0, None, trained=False), CaseScore(-1.2, None, trained=False)]

@@ -1,3 +1,5 @@
+"""The math team with a tool user, and the tool user alone."""
+
 import pytest
 
 pytest.importorskip("math_verify")
@@ -7,6 +9,7 @@ from scripted_sessions import play as play_workflow
 
 from verl_mas.workflow import Task
 from verl_mas.workflows.reasoner_tool_user import ReasonerToolUser
+from verl_mas.workflows.single_tool_user import SingleToolUser
 
 TASK = Task([{"role": "user", "content": "What is a half?"}], ground_truth="\\frac{1}{2}")
 FAILS = python("print(1 // 0)")
@@ -76,3 +79,25 @@ def test_of_the_candidates_the_best_is_committed_and_all_are_scored():
     assert [reply.committed for reply in reasoned] == [False, False, True, False]
     assert "boxed{0.5}" in str(llm.requests[1].messages)
     assert session.info["agreed"] == 1.0
+
+
+def alone(replies, **args):
+    return play_workflow(SingleToolUser(execution=IN_PROCESS, **args), replies)
+
+
+def test_alone_the_first_answer_that_can_be_read_is_the_answer():
+    session, _ = alone(python("print(1 / 2)"))
+    assert session.answer == "0.5" and session.info == {"acc": 1.0, "turns": 1} and session.team_reward == 1.0
+    assert alone(python("print(2)"))[0].info == {"acc": 0.0, "turns": 1}
+
+
+def test_alone_after_a_failure_it_reads_its_program_and_the_error():
+    session, llm = alone([python("1 // 0"), "no code", python("print(0.5)")])
+    assert session.info == {"acc": 1.0, "turns": 3}
+    assert "1 // 0\n```\nIt failed: error: ZeroDivisionError" in prompts_of(llm)[1]
+    assert [reply.reward for reply in session.replies] == pytest.approx([0.1, 0.0, 1.0])
+
+
+def test_alone_it_ends_after_the_last_turn():
+    session, _ = alone(python("while True: pass"), max_turns=2)
+    assert session.info == {"acc": 0.0, "turns": 2} and session.answer is None

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -93,26 +92,6 @@ def test_a_part_that_is_the_task_of_a_copy_above_it_reaches_no_copy(depth):
     found = next(reply for reply in session.replies if reply.text == same)
     assert found.malformed == "a subtask that is the task itself"
     assert "could not be read: a subtask that is the task itself" in llm.requests[-1 - depth].messages[-1]["content"]
-
-
-class Graded(Recursive):
-    """Parts have ground truths of their own."""
-
-    async def success(self, task, node, root):
-        return float("Mars" in node.part and node.answer == "3")
-
-
-@pytest.mark.parametrize(
-    ("task", "weight"),
-    [(TASK, 0.0), (replace(TASK, progress=0.0), 0.1), (replace(TASK, progress=0.75), 0.025)],
-)
-def test_a_reward_is_the_own_success_with_parls_term_and_a_bonus_by_the_copies_it_delegated_to(task, weight):
-    session, _ = play([TWO, BOX], BOX, task=task, team=Graded, bonus=0.5, parallel=0.1, max_depth=1)
-    root = (1 - weight) * 1.0 + weight * 1.0 + 0.5 * (1.0 + 0.0) / 2
-    assert rewards(session) == [(("solver_0"), root), ("solver_1", 1.0), ("solver_1", 0.0), ("solver_0", root)]
-    assert session.team_reward == 1.0
-    alone, _ = play(BOX, task=task, team=Graded, parallel=0.1, max_depth=1)
-    assert rewards(alone) == [("solver_0", 1 - weight)]
 
 
 def test_the_first_copys_success_is_that_of_all_where_only_it_has_a_ground_truth():

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from inspect import signature
 from typing import TypeAlias
 
-from verl_mas.advantage import validation
 from verl_mas.advantage.kernel import GroupStats, Partition, Prior, compact, moments, normalise, total, units_per_group
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput, RunningScores, owners_of
-from verl_mas.config.registry import Registry
+from verl_mas.config.registry import Registry, nearest
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.util.later import Tensor, torch
 
@@ -49,7 +48,7 @@ class Estimator:
             rule = "it compares rows with the scores of earlier steps, which verl's own trainers do not keep"
             fix = "train a team (+mas=<team>), or pass RunningScores() to compute_advantages, the same one each step"
             raise DataError(f"{self.name} has no running scores", rule=rule, fix=fix)
-        validation.check_rows(real)
+        check_rows(real)
         for column in self.needs:
             real.given(column)
         # Metrics are per agent, also if options.by is role: a group counts for each agent with a row in it.
@@ -220,6 +219,49 @@ def _without_padding(batch: AdvantageInput) -> tuple[AdvantageInput, Tensor | No
         return batch, None
     rows = (~batch.padding).nonzero().squeeze(1).to(batch.scores.device)
     return batch.select(rows), rows
+
+
+ACT = ("task", "session", "agent", "instance", "turn", "branch")
+
+
+def check_rows(batch: AdvantageInput) -> None:
+    """Check that scores are finite, agents are known, and no row appears twice."""
+    columns = batch.existing(*ACT)
+    fix = "correct the reward function, or drop the session"
+    unscored, rule = ~torch.isfinite(batch.scores), "a score is a finite number"
+    batch.refuse(unscored, "has the score {}", columns, batch.scores, rule=rule, fix=fix)
+    agents = batch.codes("agent")
+    for code, name in enumerate(agents.names):
+        if batch.agents is not None and name not in batch.agents:
+            fix = nearest(str(name), list(batch.agents))
+            unknown, rule = agents.ids == code, "every row comes from an agent of mas.agents"
+            batch.refuse(unknown, "is not of this team", ("task", "session", "agent"), rule=rule, fix=fix)
+    acts = batch.partition(*columns)
+    copied, rule = torch.bincount(acts.ids)[acts.ids] > 1, "an act is one row; a copy would count twice in its group"
+    fix = "mark padding rows as padding, and give every candidate its own branch"
+    batch.refuse(copied, "is in the batch more than once", columns, rule=rule, fix=fix)
+
+
+def actors(batch: AdvantageInput) -> Partition:
+    """Partition the rows by agent and instance within a session. The acts of an actor, ordered by turn, are its steps.
+    Acts of other agents belong to its environment."""
+    return batch.partition("task", "session", "agent", *batch.existing("instance"))
+
+
+def later_rewards(batch: AdvantageInput, gamma: float | None) -> Tensor:
+    """Compute the discounted later rewards [N]; all are 0 if gamma is None. A row at turn t gets the sum over k > t of
+    gamma ** (k - t) * r_k, where r_k is the own reward of its actor's act at turn k. All candidates of an act share the
+    rewards after the committed candidate, just as they share the team's reward."""
+    later = torch.zeros_like(batch.scores, dtype=torch.float64)
+    if gamma is None:
+        return later
+    own, committed, actor = batch.given("local_reward").to(later), batch.numbers("committed"), actors(batch)
+    turn, ahead = batch.numbers("turn"), later.new_zeros(actor.count)
+    for rows in reversed(turn.argsort().split(torch.bincount(turn).tolist())):
+        who = actor.ids[rows]
+        later[rows] = ahead[who]
+        ahead = gamma * ahead.index_add(0, who, own[rows] * committed[rows])
+    return later
 
 
 def metrics_per_agent(batch: AdvantageInput, groups: Partition, stats: GroupStats) -> dict[str, float]:

@@ -4,7 +4,7 @@ torch."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal
 
 from verl_mas.config.values import Count, NotNegative, Positive, Share, check_fields, load_dataclass
@@ -107,8 +107,6 @@ class AdvantageOptions:
 
 PATH = "mas.advantage"
 _COMMON = {"baseline": "mean", "scale": "std", "weighting": "per_act"}
-_OWN_TO_ESTIMATORS = {
-    *("group_size", "step_weight", "gamma", "penalty_weight", "session_mean", "main", "shrinkage", "decay")
-}
+_OWN_TO_ESTIMATORS = {option.name for option in fields(AdvantageOptions) if option.default is None} - set(_COMMON)
 # Default of an option that the user must set.
 REQUIRED = object()

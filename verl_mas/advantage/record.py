@@ -156,13 +156,23 @@ class AdvantageInput:
             rule = "mas.advantage.by=role compares the agents of a role with each other"
             fix = "fill AdvantageInput.role (the trainer of +mas=<team> does), or set mas.advantage.by=agent"
             raise DataError("the rows have no role", rule=rule, fix=fix)
-        one = ("agent",) if self.instance is None else ("agent", "instance")
-        return replace(self, agent=self.role, instance=self.partition(*one).ids, agents=None)
+        instance = self.partition("agent", *self.existing("instance")).ids
+        return replace(self, agent=self.role, instance=instance, agents=None)
 
-    def describe(self, row: int, *columns: str) -> str:
-        """Describe a row's group in words: `task 'x', agent 'solver'`."""
-        coded = {column: self.codes(column) for column in columns}
-        return ", ".join(f"{column} {names[int(ids[row])]!r}" for column, (ids, names) in coded.items())
+    def existing(self, *columns: str) -> tuple[str, ...]:
+        """Return the columns that the rows have."""
+        return tuple(column for column in columns if getattr(self, column) is not None)
+
+    def refuse(
+        self, wrong: Tensor, problem: str, columns: Sequence[str], values: Tensor | None = None, **error: str
+    ) -> None:
+        """Raise DataError for the first wrong row, if there is one. `columns` identify the row, and `problem` may have
+        a place for its value in `values`. `error`: rule and fix."""
+        for row in wrong.nonzero()[:1].flatten().tolist():
+            coded = {column: self.codes(column) for column in columns}
+            place = ", ".join(f"{column} {names[int(ids[row])]!r}" for column, (ids, names) in coded.items())
+            value = "" if values is None else values[row].item()
+            raise DataError(f"{place} {problem.format(value)}", **error)
 
 
 COLUMNS = tuple(f.name for f in fields(AdvantageInput) if str(f.type).startswith("Labels"))

@@ -23,7 +23,7 @@ from verl_mas.util.loop_thread import LoopThread
 from verl_mas.workflow.base import ANY_TEXT, Workflow
 from verl_mas.workflow.clock import held
 from verl_mas.workflow.codecs import JsonObject
-from verl_mas.workflow.outcome import Outcome
+from verl_mas.workflow.reply import Outcome
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
 

@@ -21,7 +21,7 @@ from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Row
 from verl_mas.workflow.session import Session
 from verl_mas.workflow.task import Task
-from verl_mas.workflow.verl_tools import extra_fields_of
+from verl_mas.workflow.tool_sources import extra_fields_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -24,7 +24,7 @@ from verl_mas.testing.scripted_llm import Answer, Calls, Fault, Script, Scripted
 from verl_mas.workflow.base import Workflow
 from verl_mas.workflow.client import Request
 from verl_mas.workflow.clock import work_of
-from verl_mas.workflow.outcome import Outcome
+from verl_mas.workflow.reply import Outcome
 from verl_mas.workflow.run import run_session, session_config
 from verl_mas.workflow.session import SessionResult
 from verl_mas.workflow.task import Task

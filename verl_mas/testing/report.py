@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import indent, shorten
 
 from verl_mas.errors import FaultKind, SessionFault
-from verl_mas.workflow.outcome import Outcome
+from verl_mas.workflow.reply import Outcome
 from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.session import Session, SessionResult
 

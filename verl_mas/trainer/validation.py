@@ -27,7 +27,7 @@ from verl_mas.verl_ import data_plane, row
 from verl_mas.verl_.data_plane import Rows
 from verl_mas.verl_.row import RowTags, session_key
 from verl_mas.verl_.types import Fields
-from verl_mas.workflow.outcome import CheckedVerdict
+from verl_mas.workflow.reply import CheckedVerdict
 
 if TYPE_CHECKING:
     # Importing this at run time would be circular: the agent-loop worker's module imports verl's trainers, which import

@@ -18,7 +18,7 @@ from verl_mas.workflow.codecs import Codec as Codec
 from verl_mas.workflow.codecs import JsonBlock as JsonBlock
 from verl_mas.workflow.codecs import Malformed as Malformed
 from verl_mas.workflow.codecs import Tag as Tag
-from verl_mas.workflow.outcome import Outcome as Outcome
+from verl_mas.workflow.reply import Outcome as Outcome
 from verl_mas.workflow.reply import Reply as Reply
 from verl_mas.workflow.task import Task as Task
 from verl_mas.workflow.task import with_instruction as with_instruction

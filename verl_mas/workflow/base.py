@@ -14,7 +14,7 @@ from verl_mas.config.values import check_fields, load_dataclass
 from verl_mas.errors import ConfigError, ForeignError, foreign
 from verl_mas.workflow.agents import ResolvedAgent, resolve_agents, role_of
 from verl_mas.workflow.codecs import Codec
-from verl_mas.workflow.outcome import Outcome
+from verl_mas.workflow.reply import Outcome
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
 

@@ -53,13 +53,15 @@ def visible(text: str) -> str:
 
 
 def only(found: Sequence[str], what: str) -> str | Malformed:
-    """Return the only value found, or Malformed. Equal values count once. For use in codecs."""
+    """Return the only value found, or Malformed, also if the value is empty. Equal values count once. For use in
+    codecs."""
     values = set(found)
-    if not values:
-        return Malformed(f"no {what}")
     if len(values) > 1:
         return Malformed(f"more than one {what}: {len(values)} that differ")
-    return values.pop()
+    value = next(iter(values), None)
+    if value is None:
+        return Malformed(f"no {what}")
+    return value if value.strip() else Malformed(f"an empty {what}")
 
 
 def between(text: str, start: str, end: str) -> list[str] | Malformed:
@@ -100,10 +102,7 @@ class Tag:
 
     def parse(self, text: str) -> str | Malformed:
         texts = between(visible(text), f"<{self.name}>", f"</{self.name}>")
-        if isinstance(texts, Malformed):
-            return texts
-        value = only(texts, f"<{self.name}>")
-        return value or (value if isinstance(value, Malformed) else Malformed(f"empty <{self.name}>"))
+        return texts if isinstance(texts, Malformed) else only(texts, f"<{self.name}>")
 
 
 C = TypeVar("C", bound="Choice")
@@ -172,8 +171,7 @@ class Boxed:
             boxes.append(answer[start:end].strip())
             if BOX in boxes[-1]:
                 return Malformed("a box inside a box")
-        value = only(boxes, "box")
-        return value or (value if isinstance(value, Malformed) else Malformed("an empty box"))
+        return only(boxes, "box")
 
 
 def _closing_brace(text: str, start: int) -> int | None:
@@ -206,10 +204,7 @@ class CodeBlock:
         blocks = fenced(visible(text))
         if isinstance(blocks, Malformed):
             return blocks
-        value = only([body for language, body in blocks if language == self.language], f"{self.language} block")
-        if isinstance(value, str) and not value.strip():
-            return Malformed(f"an empty {self.language} block")
-        return value
+        return only([body for language, body in blocks if language == self.language], f"{self.language} block")
 
 
 def fenced(text: str) -> list[tuple[str, str]] | Malformed:

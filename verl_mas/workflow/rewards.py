@@ -8,8 +8,7 @@ from verl_mas.config.schema import RewardSpec
 from verl_mas.verl_.row import RowKey
 from verl_mas.workflow.agents import ResolvedAgent
 from verl_mas.workflow.client import Generation
-from verl_mas.workflow.outcome import Outcome
-from verl_mas.workflow.reply import Reply, check_reward
+from verl_mas.workflow.reply import Outcome, Reply, check_reward
 from verl_mas.workflow.task import Task
 
 
@@ -36,17 +35,6 @@ def needs_score(outcome: Outcome | None, replies: Iterable[Reply]) -> bool:
 
 
 @dataclass(frozen=True)
-class Earned:
-    """Rewards of one row before weighting: the team reward, the sum of the acts' own rewards, and the penalty (0 or
-    more)."""
-
-    agent: str
-    team: float = 0.0
-    local: float = 0.0
-    penalty: float = 0.0
-
-
-@dataclass(frozen=True)
 class RowReward:
     """The reward of a row. `score` is the weighted sum of `team` and `local`, minus `penalty`. If rows share their
     penalties, `penalty` is the sum over all these rows."""
@@ -57,18 +45,24 @@ class RowReward:
     score: float
 
 
-def row_rewards(rows: Sequence[Earned], spec: RewardSpec) -> list[RowReward]:
-    """Compute the reward of each row of a session. If rows share their penalties (`penalty_on`), each row gets the sum
-    of these penalties."""
+def row_rewards(
+    rows: Sequence[Sequence[Reply]], team_reward: float, agents: Mapping[str, ResolvedAgent], weights: RewardSpec
+) -> list[RowReward]:
+    """Compute the reward of each row of a session, which is given by its acts. If rows share their penalties
+    (`penalty_on`), each row gets the sum of these penalties."""
+    scopes = ({"act": number, "agent": acts[0].agent} for number, acts in enumerate(rows))
+    shared: list[object] = [scope.get(weights.penalty_on or "", "session") for scope in scopes]
     penalties: dict[object, float] = defaultdict(float)
-    scopes = ({"act": number, "agent": earned.agent} for number, earned in enumerate(rows))
-    shared: list[object] = [scope.get(spec.penalty_on or "", "session") for scope in scopes]
-    for key, earned in zip(shared, rows, strict=True):
-        penalties[key] += earned.penalty if spec.penalty_on != "none" else 0.0
+    for key, acts in zip(shared, rows, strict=True):
+        # A probe has no penalty, because its penalty could be added to other rows.
+        if weights.penalty_on != "none" and not acts[0].probe and any(reply.malformed for reply in acts):
+            penalties[key] += agents[acts[0].agent].spec.format_penalty
     rewards = []
-    for key, earned in zip(shared, rows, strict=True):
-        score = (spec.team or 0.0) * earned.team + (spec.local or 0.0) * earned.local - penalties[key]
-        rewards.append(RowReward(earned.team, earned.local, penalties[key], score))
+    for key, acts in zip(shared, rows, strict=True):
+        own_team = [reply.team_reward for reply in acts if reply.team_reward is not None]
+        team, local = own_team[-1] if own_team else team_reward, sum(reply.local_reward for reply in acts)
+        score = (weights.team or 0.0) * team + (weights.local or 0.0) * local - penalties[key]
+        rewards.append(RowReward(team, local, penalties[key], score))
     return rewards
 
 
@@ -102,27 +96,10 @@ def rows_of(
     by_row: dict[int, list[Reply]] = {}
     for reply in replies:
         by_row.setdefault(reply.row, []).append(reply)
-    rewards = row_rewards([_earned(acts, team_reward, agents) for acts in by_row.values()], weights)
     rows, stored = [], 0
+    rewards = row_rewards([*by_row.values()], team_reward, agents, weights)
     for acts, reward in zip(by_row.values(), rewards, strict=True):
         storable = acts[-1].generation.has_tokens and not acts[0].probe
         rows.append(Row(acts, reward, RowKey(task.uid, task.session, stored) if storable else None))
         stored += storable
     return rows
-
-
-def candidate_score(reply: Reply, agents: Mapping[str, ResolvedAgent], weights: RewardSpec) -> float:
-    """Score a candidate before the session has ended."""
-    return row_rewards([_earned([reply], 0.0, agents)], weights)[0].score
-
-
-def _earned(acts: Sequence[Reply], team_reward: float, agents: Mapping[str, ResolvedAgent]) -> Earned:
-    team_rewards = [reply.team_reward for reply in acts if reply.team_reward is not None]
-    # A probe has no penalty, because `penalty_on` can add the penalty of one row to other rows.
-    penalty = 0.0 if acts[0].probe else agents[acts[0].agent].spec.format_penalty
-    return Earned(
-        agent=acts[0].agent,
-        team=team_rewards[-1] if team_rewards else team_reward,
-        local=sum(reply.local_reward for reply in acts),
-        penalty=penalty if any(reply.malformed for reply in acts) else 0.0,
-    )

@@ -19,7 +19,7 @@ from verl_mas.workflow.agents import resolve_agents
 from verl_mas.workflow.base import Workflow, resolve
 from verl_mas.workflow.client import LLMClient, Message
 from verl_mas.workflow.clock import Clock, ended, ends_alone, start
-from verl_mas.workflow.outcome import Outcome
+from verl_mas.workflow.reply import Outcome
 from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.session import Scorer, Session, SessionConfig, SessionResult
 from verl_mas.workflow.task import Task
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 Question: TypeAlias = Task | str | Sequence[Message]
+AnyWorkflow: TypeAlias = str | Workflow | type[Workflow]
 Clients: TypeAlias = LLMClient | Mapping[str, LLMClient]
 CONCURRENCY = 64
 
@@ -49,27 +50,24 @@ class RunSettings(TypedDict, total=False):
     tool_limits: ToolLimits | None
 
 
-async def arun(
-    workflow: str | Workflow | type[Workflow], task: Question, clients: Clients, **settings: Unpack[RunSettings]
-) -> Session:
+async def arun(workflow: AnyWorkflow, task: Question, clients: Clients, **settings: Unpack[RunSettings]) -> Session:
     """Run a workflow on a task, without verl, and return the finished session.
 
-    `clients` is one client for all agents, or one client per policy named in `agents`. The `tools` of an agent are
-    names of tools in the argument `tools`. Raises SessionFault if the last attempt fails.
+    `workflow` is a registered name, a class or an object. `clients` is one client for all agents, or one client per
+    policy named in `agents`. The `tools` of an agent are names of tools in the argument `tools`. Raises SessionFault if
+    the last attempt fails.
     """
     return finished(await _sessions(workflow, clients, **settings)(task))
 
 
-def run(
-    workflow: str | Workflow | type[Workflow], task: Question, clients: Clients, **settings: Unpack[RunSettings]
-) -> Session:
+def run(workflow: AnyWorkflow, task: Question, clients: Clients, **settings: Unpack[RunSettings]) -> Session:
     """Call `arun` from code that is not async, with the same arguments, and return the finished session."""
     refuse_in_loop("verl_mas.run", "await verl_mas.arun(...)")
     return asyncio.run(arun(workflow, task, clients, **settings))
 
 
 def run_many(
-    workflow: str | Workflow | type[Workflow],
+    workflow: AnyWorkflow,
     tasks: Iterable[Question],
     clients: Clients,
     *,
@@ -122,7 +120,7 @@ async def many(
 
 
 def _sessions(
-    workflow: str | Workflow | type[Workflow], clients: Clients, **settings: Unpack[RunSettings]
+    workflow: AnyWorkflow, clients: Clients, **settings: Unpack[RunSettings]
 ) -> Callable[[Question], Awaitable[SessionResult]]:
     """Return a function that runs one session on a question."""
     made = workflow() if isinstance(workflow, type) else workflow
@@ -141,7 +139,7 @@ def session_config(
     tools: Sequence[ToolLike] = (),
     tool_limits: ToolLimits | None = None,
 ) -> SessionConfig:
-    """Make the session settings for a workflow that runs without verl."""
+    """Make the session settings for a workflow that runs without verl. An unknown keyword of `run` fails here."""
     specs = dict(agents or {})
     used = {AgentSpec().policy, *(spec.policy for spec in specs.values())}
     served = clients if isinstance(clients, Mapping) else dict.fromkeys(used, clients)

@@ -1,4 +1,4 @@
-"""One session: its acts and their limits."""
+"""One session: its paths, its acts and their limits."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 import copy
 import html
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import count
 
 from verl_mas.config.schema import BranchSpec, FaultSpec, RewardSpec
@@ -22,16 +22,13 @@ from verl_mas.workflow.client import Continuation, Generation, LLMClient, Messag
 from verl_mas.workflow.clock import Clock, ended, now, start
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.commit import COMMIT_RULES
-from verl_mas.workflow.line import Line
-from verl_mas.workflow.outcome import Outcome
-from verl_mas.workflow.record import Clip, Recording, act_record, fault_record
-from verl_mas.workflow.reply import Reply
-from verl_mas.workflow.rewards import Row, Score, candidate_score, rows_of
+from verl_mas.workflow.record import Clip, Recording, act_record, as_text, fault_record
+from verl_mas.workflow.reply import Outcome, Reply
+from verl_mas.workflow.rewards import Row, Score, row_rewards, rows_of
 from verl_mas.workflow.task import Task
-from verl_mas.workflow.tool_loop import Acted, ToolLimits, ToolLoop
+from verl_mas.workflow.tool_loop import ToolLimits, ToolLoop
 from verl_mas.workflow.tool_sources import toolsets
 from verl_mas.workflow.tools import Tool, Tools
-from verl_mas.workflow.transcript import as_text
 
 
 @dataclass(frozen=True)
@@ -47,13 +44,70 @@ class SessionConfig:
     tool_limits: ToolLimits = field(default_factory=ToolLimits)
 
 
+@dataclass
+class Line:
+    """A path through a session. Each line counts the acts and instances of its agents, so that parallel lines do not
+    change the numbers of each other."""
+
+    # Seed of the session. Each line draws its own random numbers, so acts of other lines do not change them.
+    seed: str = ""
+    name: str = ""  # empty for the main path; unique in the session
+    # Index of the forked candidate that this line continues. Acts of the line have this index as their branch. They
+    # are trained on, unless the line is a probe.
+    fork: int | None = None
+    probe: bool = False  # True if the acts of this line are probes, which are neither stored nor trained on
+    replies: list[Reply] = field(default_factory=list)  # acts of this line so far, without acts from before its start
+    # True after candidates of this line were forked. The session then continues on the forks, whose acts continue the
+    # numbering of this line.
+    over: bool = False
+    _turns: Counter[tuple[str, int]] = field(default_factory=Counter)
+    _instances: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def alone(self) -> bool:
+        """Whether each act of this line has a single candidate, as in probes and in continuations of forked
+        candidates."""
+        return self.probe or self.fork is not None
+
+    @property
+    def spawned(self) -> int:
+        return sum(self._instances.values())
+
+    def next_turn(self, agent: str, instance: int) -> int:
+        turn = self._turns[agent, instance]
+        self._turns[agent, instance] += 1
+        return turn
+
+    def new_instance(self, agent: str) -> int:
+        """Return the number of a new instance. Numbers start at 1, since the agent itself is instance 0."""
+        self._instances[agent] += 1
+        return self._instances[agent]
+
+    def random(self, name: str) -> random.Random:
+        """Return a generator of random numbers for one purpose, with the same seed whenever the session is repeated."""
+        return random.Random(f"{self.seed}/{self.name}/{name}")
+
+    def probing(self, name: str = "probe") -> Line:
+        """Copy this line for acts that are not trained on. `name` distinguishes the copy from other lines."""
+        return self._copy(name, self.fork, probe=True)
+
+    def forked(self, candidate: int, name: str = "fork") -> Line:
+        """Copy this line to continue a forked candidate. The acts are trained on, unless this line is a probe."""
+        return self._copy(f"{name}/{candidate}", candidate, probe=self.probe)
+
+    def _copy(self, name: str, fork: int | None, *, probe: bool) -> Line:
+        turns, instances = Counter(self._turns), Counter(self._instances)
+        return Line(self.seed, f"{self.name}/{name}", fork, probe, _turns=turns, _instances=instances)
+
+
 @dataclass(frozen=True)
 class Ask:
-    """Parameters of `Session.act`: an agent requests `n` replies to one prompt, on one path of the session (`line`)."""
+    """Parameters of `Session.act`: an instance of an agent requests `n` replies to one prompt, on one path of the
+    session (`line`)."""
 
     agent: ResolvedAgent
     line: Line
-    messages: Sequence[Message]
+    messages: Sequence[Message] = ()
     sampling: Mapping[str, object] = field(default_factory=dict)
     n: int = 1
     instance: int = 0
@@ -80,7 +134,7 @@ class Session:
         self.scorer: Scorer | None = None  # verl's reward function, for outcomes without a reward
         self._new_row = count()
         self._acts = {False: 0, True: 0}  # number of acts; the acts of probes are counted under True
-        self._pending: set[asyncio.Future[list[Acted]]] = set()
+        self._pending: set[asyncio.Future[list[Reply]]] = set()
         self._over = False
 
     async def act(self, ask: Ask) -> list[Reply]:
@@ -95,41 +149,17 @@ class Session:
         turn = line.next_turn(agent.name, ask.instance)
         act = Act(agent.name, agent.role, agent.policy(self.task), ask.instance, turn)
         request = self._request(ask, turn, [tool.schema for tool in usable[0].values()])
-        given = ask.continues.row if ask.continues else None
-        rows = [next(self._new_row) if given is None else given for _ in range(ask.n)]
+        row = ask.continues.row if ask.continues else None
+        rows = [next(self._new_row) if row is None else row for _ in range(ask.n)]
         started = now()
         with failures(agent=act.agent, turn=act.turn):
-            performed = await self._timed(self._perform(ask, request, usable, rows))
+            replies = await self._timed(self._perform(ask, request, act, usable, rows))
         seconds = now() - started
-        replies = [
-            Reply(
-                replace(act, branch=branch if line.fork is None else line.fork),
-                messages=request.messages,
-                generation=acted.generation,
-                among=ask.n,
-                probe=line.probe,
-                line=line.name,
-                trainable=agent.trainable and not line.probe,
-                committed=ask.n == 1 and not line.probe,
-                row=row,
-                started=started - self.started,
-                seconds=seconds,
-                tool_calls=acted.tool_calls,
-                steps=acted.steps,
-                tool_state=acted.state,
-                sampled=acted.sampled,
-                origin=ask.origin,
-            )
-            for branch, (row, acted) in enumerate(zip(rows, performed, strict=True))
-        ]
+        for reply in replies:
+            reply.started, reply.seconds = started - self.started, seconds
         self.replies.extend(replies)
         line.replies.extend(replies)
         return replies
-
-    def forget(self, reply: Reply) -> None:
-        """Remove an act whose reply did not reach its caller. No later act depends on such a reply."""
-        self.replies.remove(reply)
-        self.line.replies.remove(reply)
 
     def commit(self, replies: Sequence[Reply]) -> Reply:
         """Choose the candidate with which the session continues, by the configured commit rule."""
@@ -141,7 +171,9 @@ class Session:
             value = f"commit of {len(replies)} replies of {replies[0].agent}, and not all have a reward"
             fix = "set reply.reward or reply.team_reward on each, or use mas.branch.commit=uniform"
             raise WorkflowError(value, rule=f"the rule {spec.commit!r} compares rewards", fix=fix)
-        scores = [candidate_score(reply, self.config.agents, self.config.reward) for reply in replies]
+        agents, weights = self.config.agents, self.config.reward
+        # A candidate is scored without the rows of the others, whose penalties it could share.
+        scores = [row_rewards([[reply]], 0.0, agents, weights)[0].score for reply in replies]
         chosen = replies[rule.choose(scores, spec.temperature, self.rng)]
         for reply in replies:
             reply.committed = reply is chosen
@@ -161,8 +193,8 @@ class Session:
         if outcome.reward is not None:
             return Score(outcome.reward)
         if self.scorer is None:
-            value = "a candidate was played on to an outcome without a reward"
-            rule = "the outcome of a candidate that is played on has a reward, or verl's reward function scores it"
+            value = "a continued candidate ended in an outcome without a reward"
+            rule = "the outcome of a continued candidate has a reward, or verl's reward function scores it"
             raise WorkflowError(value, rule=rule, fix="return Outcome(reward=...) or a number")
         # The scorer reads the outcome from a session. This session has no outcome yet, so the scorer gets a copy that
         # has this outcome.
@@ -188,13 +220,6 @@ class Session:
         """The part of the outcome that rows and records store: `info` and the verdicts."""
         verdicts = self.outcome.verdicts if self.outcome else {}
         return {**self.info, VERDICTS: verdicts} if verdicts else self.info
-
-    def draw(self, board: str | Callable[[], str], title: str, line: Line) -> None:
-        """Record a board for `Team.draw`. In the record, `after` is the index of the last act before the board; None at
-        the start."""
-        if not line.alone:
-            after = len(self.replies) - 1 if self.replies else None
-            self.boards.append({"title": title, "text": board() if callable(board) else board, "after": after})
 
     @property
     def answer(self) -> str | None:
@@ -254,15 +279,6 @@ class Session:
             act.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
 
-    def spawn(self, agent: ResolvedAgent, line: Line) -> int:
-        """Return the number of a new instance of an agent. Raises SessionFault if there are too many instances."""
-        limit = self.config.faults.max_acts
-        if line.spawned >= limit:
-            cause = f"{line.spawned + 1} instances in a session; rule: each acts, and a session has at most "
-            cause += f"mas.faults.max_acts={limit} acts; fix: spawn fewer, or raise mas.faults.max_acts"
-            raise SessionFault(FaultKind.LIMIT, cause, agent=agent.name, turn=0)
-        return line.new_instance(agent.name)
-
     async def _admit(self, n: int, line: Line) -> None:
         faults = self.config.faults
         limit = faults.max_probe_acts if line.probe else faults.max_acts
@@ -273,15 +289,15 @@ class Session:
         # the loop and could not be cancelled.
         await asyncio.sleep(0)
         if line.over and not self._over:
-            rule = "a fork plays every candidate on to the end of the session, so no act follows it"
+            rule = "a fork continues every candidate to the end of the session, so no act follows it"
             fix = "act in the `play` that is given to `fork`, with the team that it is given"
             raise WorkflowError("an act after a fork", rule=rule, fix=fix)
         if line.probe and not self._over:
             raise SessionFault(
                 FaultKind.LIMIT,
-                f"more than {limit} acts of candidates that are played on; rule: a session has at most "
-                f"mas.faults.max_probe_acts={limit} of them; fix: play fewer candidates on, fewer times (mas.branch.k, "
-                "the continuations of the workflow), or raise mas.faults.max_probe_acts",
+                f"more than {limit} acts of continued candidates; rule: a session has at most "
+                f"mas.faults.max_probe_acts={limit} of them; fix: continue fewer candidates, fewer times "
+                "(mas.branch.k, the continuations of the workflow), or raise mas.faults.max_probe_acts",
             )
         raise SessionFault(FaultKind.LIMIT, "the session is over" if self._over else f"more than {limit} acts")
 
@@ -310,31 +326,50 @@ class Session:
         )
 
     async def _perform(
-        self, ask: Ask, request: Request, tools: Sequence[Mapping[str, Tool]], rows: Sequence[int]
-    ) -> list[Acted]:
+        self, ask: Ask, request: Request, act: Act, tools: Sequence[Mapping[str, Tool]], rows: Sequence[int]
+    ) -> list[Reply]:
         """Generate all candidates with one call of the client, then run the tool loop of each candidate
         concurrently."""
-        client = self.config.clients[ask.agent.policy(self.task)]
+        client = self.config.clients[act.policy]
         generations = await client.generate(request, len(rows))
+        candidates = enumerate(zip(rows, generations, strict=True))
+        replies = [self._reply(ask, request, replace(act, branch=branch), *made) for branch, made in candidates]
+
         if ask.calls_open:
-            return [
-                Acted(one, [message_of(one, one.tool_calls)], one.tool_calls, sampled=[one.sampled])
-                for one in generations
-            ]
+            return replies
 
         async def generate(continued: Request) -> Generation:
             return (await client.generate(continued))[0]
 
         runs = []
-        for branch, (generation, usable, row) in enumerate(zip(generations, tools, rows, strict=True)):
-            loop = ToolLoop(generate, request, branch, usable, ask.agent.spec, self.config.tool_limits)
-            runs.append(partial(loop.run, generation, row))
-        return await together(runs)
+        for branch, (reply, usable) in enumerate(zip(replies, tools, strict=True)):
+            continued = replace(request, branch=branch)
+            runs.append(ToolLoop(generate, continued, reply, usable, ask.agent.spec, self.config.tool_limits).run)
+        await together(runs)
+        return replies
 
-    async def _timed(self, acted: Awaitable[list[Acted]]) -> list[Acted]:
+    def _reply(self, ask: Ask, request: Request, act: Act, row: int, generation: Generation) -> Reply:
+        line = ask.line
+        return Reply(
+            act if line.fork is None else replace(act, branch=line.fork),
+            messages=request.messages,
+            generation=generation,
+            among=ask.n,
+            probe=line.probe,
+            line=line.name,
+            trainable=ask.agent.trainable and not line.probe,
+            committed=ask.n == 1 and not line.probe,
+            row=row,
+            tool_calls=generation.tool_calls,
+            steps=[message_of(generation, generation.tool_calls)],
+            sampled=[generation.sampled],
+            origin=ask.origin,
+        )
+
+    async def _timed(self, work: Awaitable[list[Reply]]) -> list[Reply]:
         limit = self.config.faults.act_timeout_s
         clock = Clock(limit)
-        act = start(acted, clock)
+        act = start(work, clock)
         self._pending.add(act)
         act.add_done_callback(self._pending.discard)
         if not await ended(act, clock):

@@ -14,14 +14,11 @@ from statistics import fmean
 from typing import TypeAlias, TypeVar
 
 from verl_mas.config.registry import KnownNames, closest, nearest
-from verl_mas.errors import WorkflowError
+from verl_mas.errors import FaultKind, SessionFault, WorkflowError
 from verl_mas.util.loops import together
-from verl_mas.workflow.agents import ResolvedAgent
 from verl_mas.workflow.client import Continuation, Message
-from verl_mas.workflow.line import Line
-from verl_mas.workflow.outcome import Outcome
-from verl_mas.workflow.reply import Reply
-from verl_mas.workflow.session import Ask, Session
+from verl_mas.workflow.reply import Outcome, Reply
+from verl_mas.workflow.session import Ask, Line, Session
 from verl_mas.workflow.tools import CallContext, Tools
 
 State = TypeVar("State")
@@ -44,7 +41,7 @@ class Team:
         if full not in agents:
             rule = "a workflow names every agent in its `agents`"
             raise WorkflowError(f"team has no agent {full!r}", rule=rule, fix=nearest(full, list(agents)))
-        return Agent(self._session, agents[full], self._line)
+        return Agent(self._session, Ask(agents[full], self._line))
 
     def __getattr__(self, name: str) -> Agent:
         if name.startswith("_"):
@@ -55,7 +52,7 @@ class Team:
         """Return all agents of a role, in the order of the workflow's `agents`."""
         wanted = self._prefix + role
         agents = self._session.config.agents.values()
-        found = [Agent(self._session, agent, self._line) for agent in agents if agent.role == wanted]
+        found = [Agent(self._session, Ask(agent, self._line)) for agent in agents if agent.role == wanted]
         roles = {agent.role for agent in agents}
         if not found and closest(wanted, roles):  # a team may have no agent of a role
             rule = "a role is that of an agent in `agents`"
@@ -81,7 +78,8 @@ class Team:
 
     def forget(self, reply: Reply) -> None:
         """Remove an act whose reply did not reach its caller. No later act depends on such a reply."""
-        self._session.forget(reply)
+        self._session.replies.remove(reply)
+        self._line.replies.remove(reply)
 
     def aside(self, name: str = "aside") -> Team:
         """Return another `Team` with the same agents. Its acts are probes, which only measure something. They are
@@ -114,8 +112,8 @@ class Team:
     async def _value(self, reply: Reply, name: str, play: PlayOn[State], state: State, n: int) -> float:
         """Return the mean reward of `n` probes that continue from copies of `state`."""
         if n < 1:
-            rule = "a session is played on 1 or more times"
-            raise WorkflowError(f"a reply of {reply.agent} is played on with n={n}", rule=rule, fix="use n=1")
+            rule = "a session is continued 1 or more times"
+            raise WorkflowError(f"a reply of {reply.agent} is continued with n={n}", rule=rule, fix="use n=1")
 
         async def once(number: int) -> float:
             probe = self._line.probing(f"{_place(reply)}/{name}/{number}")
@@ -154,18 +152,22 @@ class Team:
     def twin(self, agent: Agent) -> Agent:
         """Return the same instance of an agent on the path of this team. The instance may have been spawned before the
         path began."""
-        return agent.on(self._line)
+        return Agent(self._session, replace(agent.ask, line=self._line))
 
     def random(self, name: str) -> random.Random:
         """Return a generator of random numbers for one purpose. Each continuation has a generator of its own."""
         return self._line.random(name)
 
     def draw(self, board: str | Callable[[], str], title: str = "") -> None:
-        """Show a state of the environment as text in the viewer, after the acts so far.
+        """Show a state of the environment as text in the viewer, after the acts so far. In the record, `after` is the
+        index of the last act before the board; None at the start.
 
         If `board` is a function, it is called only if its text is shown. Continuations of candidates show no boards.
         """
-        self._session.draw(board, title, self._line)
+        if not self._line.alone:
+            after = len(self._session.replies) - 1 if self._session.replies else None
+            text = board() if callable(board) else board
+            self._session.boards.append({"title": title, "text": text, "after": after})
 
     async def _played_on(self, line: Line, candidate: Reply, play: PlayOn[State], state: State) -> Outcome:
         with untouched(state):
@@ -177,7 +179,7 @@ class Team:
             return outcome
         if isinstance(outcome, Real):
             return Outcome(reward=float(outcome))
-        value = f"a candidate of {candidate.agent} was played on, and the result is {outcome!r:.200}"
+        value = f"a candidate of {candidate.agent} was continued, and the result is {outcome!r:.200}"
         rule = "`play(team, candidate, state)` returns an Outcome, or its reward as a number"
         raise WorkflowError(value, rule=rule, fix="return Outcome(reward=...)")
 
@@ -195,26 +197,32 @@ def _reward(replies: Sequence[Reply], reward: float) -> None:
 class Agent(KnownNames):
     """One agent of a session: `await agent.act(prompt)` is one LLM call."""
 
-    def __init__(self, session: Session, agent: ResolvedAgent, line: Line, instance: int = 0):
-        self._session, self._member, self._line, self.instance = session, agent, line, instance
+    def __init__(self, session: Session, ask: Ask):
+        self._session, self.ask = session, ask
 
     @property
     def name(self) -> str:
-        return self._member.name
+        return self.ask.agent.name
 
-    def on(self, line: Line) -> Agent:
-        """Return the same instance of this agent on another path of the session."""
-        return Agent(self._session, self._member, line, self.instance)
+    @property
+    def instance(self) -> int:
+        return self.ask.instance
 
     def spawned(self) -> Agent:
-        """Return a new instance of this agent."""
-        return Agent(self._session, self._member, self._line, self._session.spawn(self._member, self._line))
+        """Return a new instance of this agent. Raises SessionFault if there are too many instances."""
+        line, limit = self.ask.line, self._session.config.faults.max_acts
+        if line.spawned >= limit:
+            cause = f"{line.spawned + 1} instances in a session; rule: each acts, and a session has at most "
+            cause += f"mas.faults.max_acts={limit} acts; fix: spawn fewer, or raise mas.faults.max_acts"
+            raise SessionFault(FaultKind.LIMIT, cause, agent=self.name, turn=0)
+        return Agent(self._session, replace(self.ask, instance=line.new_instance(self.name)))
 
     async def act(self, messages: Prompt, *, tools: Tools = (), **sampling: object) -> Reply:
         """Make one LLM call without history, and one more after each round of tool calls. `tools` are functions that
         the agent may call in addition to its configured tools. `sampling` overrides the agent's sampling settings for
         this act."""
-        return (await self._act(self._opening(messages), sampling, 1, tools))[0]
+        ask = replace(self.ask, messages=self._opening(messages), sampling=sampling, tools=tools)
+        return (await self._session.act(ask))[0]
 
     async def branch(
         self, messages: Prompt, k: int | None = None, *, tools: Tools = (), **sampling: object
@@ -223,7 +231,9 @@ class Agent(KnownNames):
 
         Candidates share a list of `tools`. If `tools` is a function, it is called once per candidate to make a list.
         """
-        return await self._act(self._opening(messages), sampling, self._candidates(k), tools)
+        n = self._session.candidates(k, self.ask.line)
+        ask = replace(self.ask, messages=self._opening(messages), sampling=sampling, tools=tools, n=n)
+        return await self._session.act(ask)
 
     async def answer(
         self,
@@ -236,23 +246,22 @@ class Agent(KnownNames):
     ) -> Reply:
         """Make an act for a program that has its own tools and keeps its own history. The program makes all tool calls,
         and the tokens of `continues` are used unchanged. `max_tokens` and `stop` can only shorten the reply."""
-        own = self._member.sampling(self._session.task, {})
+        own = self.ask.agent.sampling(self._session.task, {})
         limits = [limit for limit in (own.get("max_tokens"), sampling.get("max_tokens")) if isinstance(limit, int)]
         stops = [*_texts(own.get("stop")), *_texts(sampling.get("stop"))]
         shorter = {**({"max_tokens": min(limits)} if limits else {}), **({"stop": stops} if stops else {})}
         prompt = messages if continues else self._opening(messages)
-        asked = (self._member, self._line, prompt, {**sampling, **shorter}, 1, self.instance, tools, continues)
-        return (await self._session.act(Ask(*asked, calls_open=True, origin=origin)))[0]
+        ask = replace(self.ask, messages=prompt, sampling={**sampling, **shorter}, tools=tools, continues=continues)
+        return (await self._session.act(replace(ask, calls_open=True, origin=origin)))[0]
 
     async def branch_off(
         self, context: CallContext, messages: Prompt, *, tools: Tools = (), max_calls: int | None = None
     ) -> Reply:
         """Make an act of a new instance from within a tool call. Its prompt has exactly the tokens up to the reply with
         the call, followed by `messages`. `max_calls` replaces the agent's `max_tool_calls`."""
-        prompt, instance = [*context.messages, *as_messages(messages)], self._session.spawn(self._member, self._line)
-        spec = replace(self._member.spec, max_tool_calls=max_calls or self._member.spec.max_tool_calls)
-        agent = replace(self._member, spec=spec)
-        ask = Ask(agent, self._line, prompt, instance=instance, tools=tools, continues=context.continues)
+        prompt, ask, spec = [*context.messages, *as_messages(messages)], self.spawned().ask, self.ask.agent.spec
+        limited = replace(ask.agent, spec=replace(spec, max_tool_calls=max_calls or spec.max_tool_calls))
+        ask = replace(ask, agent=limited, messages=prompt, tools=tools, continues=context.continues)
         return (await self._session.act(ask))[0]
 
     def conversation(self, messages: Prompt = (), *, system: str | None = None, tools: Tools = ()) -> Conversation:
@@ -261,26 +270,13 @@ class Agent(KnownNames):
         The conversation is a separate instance, whose turns start at 0.
         """
         opening = [] if system is None else [{"role": "system", "content": system}]
-        return Conversation(self.spawned(), self._opening([*opening, *as_messages(messages)]), tools)
-
-    def _candidates(self, k: int | None) -> int:
-        return self._session.candidates(k, self._line)
-
-    async def _act(
-        self,
-        messages: Sequence[Message],
-        sampling: Mapping[str, object],
-        n: int,
-        tools: Tools,
-        continues: Continuation | None = None,
-    ) -> list[Reply]:
-        ask = Ask(self._member, self._line, messages, sampling, n, self.instance, tools, continues)
-        return await self._session.act(ask)
+        prompt = self._opening([*opening, *as_messages(messages)])
+        return Conversation(self._session, self.spawned(), prompt, tools)
 
     def _opening(self, messages: Prompt) -> list[Message]:
         """Convert a prompt to messages. A configured system prompt replaces the system message of the workflow."""
         listed = as_messages(messages)
-        prompt = self._member.spec.system_prompt
+        prompt = self.ask.agent.spec.system_prompt
         if prompt is None:
             return listed
         rest = listed[1:] if listed and listed[0]["role"] == "system" else listed
@@ -299,8 +295,8 @@ class Conversation(KnownNames):
     change of the temperature also ends the row, because all tokens of a row must come from one distribution.
     """
 
-    def __init__(self, agent: Agent, messages: list[Message], tools: Tools = ()):
-        self._agent, self.messages, self._tools = agent, messages, tools
+    def __init__(self, session: Session, agent: Agent, messages: list[Message], tools: Tools = ()):
+        self._session, self._agent, self.messages, self._tools = session, agent, messages, tools
         self._state: Continuation | None = None
         self._temperature: object = None  # temperature of the open row, if its acts override the setting
         self._acting = False
@@ -319,10 +315,10 @@ class Conversation(KnownNames):
         """Sample K candidates for the next turn. Commit one of them before the conversation continues."""
         prompt = [*self.messages, *as_messages(messages)]
         state = self._state and replace(self._state, row=None)
-        return await self._act(prompt, sampling, self._agent._candidates(k), state)  # noqa: SLF001
+        return await self._act(prompt, sampling, self._session.candidates(k, self._agent.ask.line), state)
 
     def commit(self, replies: Sequence[Reply]) -> Reply:
-        chosen = self._agent._session.commit(replies)  # noqa: SLF001
+        chosen = self._session.commit(replies)
         self._continue_from(chosen, row=None)
         return chosen
 
@@ -338,13 +334,14 @@ class Conversation(KnownNames):
             raise WorkflowError(value, rule=rule, fix="await one after the other, or begin a conversation for each")
         self._acting = True
         try:
-            return await self._agent._act(prompt, sampling, n, self._tools, state)  # noqa: SLF001
+            ask = replace(self._agent.ask, messages=prompt, sampling=sampling, n=n, tools=self._tools, continues=state)
+            return await self._session.act(ask)
         finally:
             self._acting = False
 
     def after(self, candidate: Reply, team: Team) -> Conversation:
         """Return the conversation after one of its candidates, on the path of `team`, which continues the candidate."""
-        twin = Conversation(team.twin(self._agent), self.messages, self._tools)
+        twin = Conversation(self._session, team.twin(self._agent), self.messages, self._tools)
         twin._continue_from(candidate, row=None)
         return twin
 
@@ -377,7 +374,7 @@ def restored(state: State, rng: random.Random | None = None) -> State:
     if (copied is state or copied is None) and not isinstance(state, CONSTANTS):
         kind = type(state).__name__
         value = f"the copy of a state of type {kind} is {'the same object' if copied is state else copied}"
-        rule = "a candidate is played on from its own copy of the state, and the session from the original"
+        rule = "a candidate continues from its own copy of the state, and the session from the original"
         fix = f"give {kind} a copy() that returns an independent copy, or none, for copy.deepcopy"
         raise WorkflowError(value, rule=rule, fix=fix)
     if rng is not None and (reseed := getattr(copied, "reseed", None)) is not None:
@@ -398,7 +395,7 @@ def _copied(state: State) -> State:
         fix = f"give {kind} a copy() that returns an independent copy"
         if isinstance(state, CONTAINERS):
             fix = f"keep what cannot be copied out of the {kind}, or pass an object with a copy() of its own"
-        rule = "a candidate is played on from its own copy of the state"
+        rule = "a candidate continues from its own copy of the state"
         raise WorkflowError(f"a state of type {kind} cannot be copied: {error}", rule=rule, fix=fix) from error
 
 
@@ -411,7 +408,7 @@ def untouched(state: object) -> Iterator[None]:
     for name, content in _contents(state).items():
         if content != before.get(name):
             kind = type(state).__name__
-            value = f"{kind}.{name} changed while a copy of its {kind} was played on"
+            value = f"{kind}.{name} changed while a candidate continued from a copy of its {kind}"
             rule = "a copy of a state shares no part that changes"
             raise WorkflowError(value, rule=rule, fix=f"copy {name} with its contents in {kind}.copy()")
 

@@ -8,9 +8,9 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from verl_mas.config.schema import AgentSpec
 from verl_mas.config.values import Checked, Count, Range
@@ -19,9 +19,11 @@ from verl_mas.util.loops import together
 from verl_mas.util.text import encodable
 from verl_mas.workflow.client import Continuation, Generation, Message, Request, ToolCall, message_of
 from verl_mas.workflow.clock import Clock, ended, start, uncounted
+from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.tools import CallContext, Tool, ToolResult
 
 Generate = Callable[[Request], Awaitable[Generation]]
+Answer: TypeAlias = tuple[ToolCall, Sequence[object]]  # a call with its outcome, and the images of its result
 logger = logging.getLogger(__name__)
 ERROR_CHARS = 4096  # limit of an error text; usual errors are shorter, and verl has no such limit
 # Pairs of a tool and an error type whose first error was logged with its traceback.
@@ -57,24 +59,13 @@ class ToolLimits(Checked):
         return text
 
 
-@dataclass(frozen=True)
-class Acted:
-    """The result of an act: its last generation, all its messages and tool calls, and the state that tools stored."""
-
-    generation: Generation
-    steps: Sequence[Message]
-    tool_calls: Sequence[ToolCall] = ()
-    state: Mapping[str, object] = field(default_factory=dict)
-    sampled: Sequence[int] = ()  # number of sampled tokens of each reply
-
-
 @dataclass
 class ToolLoop:
-    """The tool loop of one candidate. `branch` is the index of the candidate."""
+    """The tool loop of one candidate, which fills in its reply."""
 
     generate: Generate
     request: Request
-    branch: int
+    reply: Reply
     tools: Mapping[str, Tool]
     spec: AgentSpec
     limits: ToolLimits
@@ -84,9 +75,10 @@ class ToolLoop:
         self._calls: list[ToolCall] = []
         self._left = self.spec.max_tool_calls
 
-    async def run(self, generation: Generation, row: int) -> Acted:
+    async def run(self) -> None:
         """Call tools and generate again, until a reply has no tool calls, or has calls that the workflow answers."""
-        messages, made = self._context.messages, [generation]
+        messages, generation = self._context.messages, self.reply.generation
+        made = [generation]
         while True:
             calls, left_out = self._split(generation.tool_calls, len(made) - 1)
             messages.append(message_of(generation, calls))
@@ -97,14 +89,16 @@ class ToolLoop:
             self._context.continues = Continuation(generation, known)
             messages += await self._answers(calls)
             self._calls += left_out
-            continued = replace(self.request, messages=list(messages), branch=self.branch, round=len(made))
-            generation = await self.generate(replace(continued, continues=Continuation(generation, known, row)))
+            continues = Continuation(generation, known, self.reply.row)
+            continued = replace(self.request, messages=list(messages), round=len(made), continues=continues)
+            generation = await self.generate(continued)
             made.append(generation)
-        sampled = [one.sampled for one in made]
         if made[1:]:
             sums = {name: sum(getattr(one, name) for one in made) for name in ("sampled", "aborts", "forged_tokens")}
             generation = replace(generation, versions=[pair for one in made for pair in one.versions], **sums)
-        return Acted(generation, messages[len(self.request.messages) :], self._calls, self._context.state, sampled)
+        reply, reply.sampled = self.reply, [one.sampled for one in made]
+        reply.generation, reply.steps = generation, messages[len(self.request.messages) :]
+        reply.tool_calls, reply.tool_state = self._calls, self._context.state
 
     def _for_workflow(self, calls: Sequence[ToolCall]) -> bool:
         """Whether one of the called tools has no function. Then the workflow answers the calls, and the act ends."""
@@ -125,83 +119,67 @@ class ToolLoop:
         """Make the calls, and return the messages with their results in the same order."""
         within, beyond = calls[: self._left], calls[self._left :]
         self._left -= len(within)
-        most = self.spec.max_tool_calls
-        refused = [_failed(f"Error: not called, as an act can make {most} calls") for _ in beyond]
         with uncounted():
-            answers = await self._made(within)
-        messages = []
-        for call, answer in zip(calls, [*answers, *refused], strict=True):
-            text = encodable(answer.text[:ERROR_CHARS] if answer.failed else self.limits.cut(answer.text))
-            result, error = (None, text) if answer.failed else (text, None)
-            self._calls.append(replace(call, result=result, error=error, reward=answer.reward, seconds=answer.seconds))
-            messages.append(call.answered(_content(text, answer.images)))
-        return messages
+            answers = await self._run_calls(within)
+        why = f"Error: not called, as an act can make {self.spec.max_tool_calls} calls"
+        answers += [_failed(call, why) for call in beyond]
+        self._calls += [call for call, _ in answers]
+        return [call.answered(_content(call, images)) for call, images in answers]
 
-    async def _made(self, calls: Sequence[ToolCall]) -> list[_Answer]:
+    async def _run_calls(self, calls: Sequence[ToolCall]) -> list[Answer]:
         """Make all calls concurrently, except that calls of `in_order` tools are made one after another."""
-        answers: dict[int, _Answer] = {}
+        answers: dict[int, Answer] = {}
 
-        async def one_after_another(places: Sequence[int]) -> None:
-            for place in places:
-                answers[place] = await self._answer(calls[place])
+        async def one_after_another(indices: Sequence[int]) -> None:
+            for index in indices:
+                answers[index] = await self._answer(calls[index])
 
         groups: dict[int, list[int]] = {}
-        for place, call in enumerate(calls):
+        for index, call in enumerate(calls):
             tool = self.tools.get(call.name)
-            groups.setdefault(-1 if tool is not None and tool.in_order else place, []).append(place)
-        await together([partial(one_after_another, places) for places in groups.values()])
-        return [answers[place] for place in range(len(calls))]
+            groups.setdefault(-1 if tool is not None and tool.in_order else index, []).append(index)
+        await together([partial(one_after_another, indices) for indices in groups.values()])
+        return [answers[index] for index in range(len(calls))]
 
-    async def _answer(self, call: ToolCall) -> _Answer:
+    async def _answer(self, call: ToolCall) -> Answer:
         """Make one call and return its answer. An error, such as an unknown tool, becomes an answer with verl's
         wording."""
         tool = self.tools.get(call.name)
         if tool is None or tool.call is None:
-            return _failed(f"Unknown function '{call.name}'. Available tools: {list(self.tools)}")
+            return _failed(call, f"Unknown function '{call.name}'. Available tools: {list(self.tools)}")
         try:
             json.loads(call.arguments)
         except (ValueError, RecursionError) as error:
-            return _failed(f"Invalid JSON in arguments for '{call.name}': {error}")
+            return _failed(call, f"Invalid JSON in arguments for '{call.name}': {error}")
         arguments = call.parameters
         if arguments is None:
-            return _failed(f"Invalid arguments for '{call.name}': they are not a JSON object, or one too deep")
+            return _failed(call, f"Invalid arguments for '{call.name}': they are not a JSON object, or one too deep")
         limit, started = math.inf if tool.acts else self.spec.tool_timeout_s, time.perf_counter()
         clock = Clock(limit)
-        running = start(_outcome(call.name, partial(tool.call, arguments, self._context)), clock)
+        running = start(_result(call.name, partial(tool.call, arguments, self._context)), clock)
         if not await ended(running, clock):
-            answer = _error(call.name, f"it took more than {limit:g} s")
-        elif running.cancelled():
-            answer = _error(call.name, "it was cancelled")
+            result: ToolResult | str = f"it took more than {limit:g} s"
         else:
-            answer = running.result()
-        return replace(answer, seconds=time.perf_counter() - started)
+            result = "it was cancelled" if running.cancelled() else running.result()
+        timed = replace(call, seconds=time.perf_counter() - started)
+        if isinstance(result, str):
+            return _failed(timed, f"Error executing tool '{call.name}': {result}")
+        text = encodable(self.limits.cut(str(result.value)))
+        return replace(timed, result=text, reward=result.reward), result.images
 
 
-@dataclass(frozen=True)
-class _Answer:
-    text: str
-    failed: bool = False
-    reward: float | None = None
-    images: Sequence[object] = ()
-    seconds: float = 0.0
+def _failed(call: ToolCall, why: str) -> Answer:
+    return replace(call, error=encodable(why[:ERROR_CHARS]), reward=0.0), ()
 
 
-def _failed(text: str) -> _Answer:
-    return _Answer(text, failed=True, reward=0.0)
-
-
-def _error(name: str, cause: str) -> _Answer:
-    return _failed(f"Error executing tool '{name}': {cause}")
-
-
-async def _outcome(name: str, call: Callable[[], Awaitable[object]]) -> _Answer:
-    """Call a tool and return its answer. An exception of the tool becomes an error answer, unless it ends the session
-    or the run."""
+async def _result(name: str, call: Callable[[], Awaitable[object]]) -> ToolResult | str:
+    """Call a tool and return its result, whose value is a text. Return the cause of an exception of the tool, unless it
+    ends the session or the run."""
     try:
         with foreign(EngineLost, SessionFault, KeyboardInterrupt, exits=True):
             returned = await call()
             result = returned if isinstance(returned, ToolResult) else ToolResult(returned)
-            return _Answer(_text(result.value), reward=result.reward, images=result.images)
+            return replace(result, value=_text(result.value))
     except ForeignError as failed:
         error = failed.error
         # Log the first error per tool and type. Wrong arguments from a model raise TypeErrors. If only one error per
@@ -209,7 +187,7 @@ async def _outcome(name: str, call: Callable[[], Awaitable[object]]) -> _Answer:
         if (name, type(error)) not in _LOGGED:
             _LOGGED.add((name, type(error)))
             logger.warning("the first %s of the tool %s in this process", type(error).__name__, name, exc_info=error)
-        return _error(name, str(error) or type(error).__name__)
+        return str(error) or type(error).__name__
 
 
 def _text(value: object) -> str:
@@ -223,7 +201,8 @@ def _plain(value: object) -> object:
     raise TypeError(f"it returned {type(value).__name__}, which is neither a text nor JSON")
 
 
-def _content(text: str, images: Sequence[object]) -> object:
+def _content(call: ToolCall, images: Sequence[object]) -> object:
+    text = call.result if call.error is None else call.error
     if not images:
         return text
     parts: list[Message] = [{"type": "image", "image": image} for image in images]

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import textwrap
 import types
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from uuid import uuid4
 
 from verl_mas.config.registry import nearest
 from verl_mas.errors import ConfigError, WorkflowError
 from verl_mas.util.threads import in_thread
-from verl_mas.workflow import verl_tools
 from verl_mas.workflow.codecs import JsonObject
-from verl_mas.workflow.tools import CallContext, CallTool, Tool, ToolLike, Tools
+from verl_mas.workflow.tools import CallContext, CallTool, Tool, ToolLike, ToolResult, Tools
 
 if TYPE_CHECKING:
+    from verl.experimental.agent_loop.tool_agent_loop import AgentData
+    from verl.tools.base_tool import BaseTool
+    from verl.tools.schemas import ToolResponse
+
     from verl_mas.workflow.agents import ResolvedAgent
 
 
@@ -26,9 +31,9 @@ def tool_of(given: ToolLike) -> Tool:
         return given
     if isinstance(given, dict):
         return Tool(given)
-    tool = verl_tools.decorated(given) or given
+    tool = decorated(given) or given
     if hasattr(tool, "tool_schema"):
-        return Tool(verl_tools.schema(tool), _call_of(tool))
+        return Tool(schema(tool), _call_of(tool))
     if not callable(tool):
         rule = "a tool is a function, a tool of verl, a verl_mas.Tool or an OpenAI schema"
         fix = "give the function itself; names of configured tools go to mas.agents.<name>.tools"
@@ -86,9 +91,9 @@ def unknown_tools(agents: Iterable[ResolvedAgent], known: Iterable[str]) -> Iter
 def _call_of(tool: Any) -> CallTool:
     """Return the function that calls `tool`, which is a tool of verl or an object with a `call` method."""
     if hasattr(tool, "execute"):
-        return verl_tools.call_base_tool(tool)
+        return call_base_tool(tool)
     if hasattr(tool, "fn"):
-        return verl_tools.with_results_of_verl(call_function(tool.fn))
+        return with_results_of_verl(call_function(tool.fn))
     if not hasattr(tool, "call"):
         rule = "an object with a tool_schema has a method `call`, or `execute` as verl's BaseTool"
         raise WorkflowError(f"tools=[{tool!r:.80}]", rule=rule, fix="add `async def call(self, parameters)`")
@@ -195,3 +200,89 @@ def _property(hint: object, where: str) -> JsonObject:
 
 def _wrong(value: str, rule: str, fix: str) -> WorkflowError:
     return WorkflowError(f"the tool {value}", rule=rule, fix=fix)
+
+
+# -- verl's tools: functions with verl's decorator, and subclasses of verl's BaseTool. verl is imported only when such a
+# tool is used. --------------------------------------------------------------------------------------------------------
+
+# Key in `CallContext.state` of the `agent_data` object that verl passes to its tools. Tools store their state in the
+# `extra_fields` of this object.
+AGENT_DATA = "agent_data"
+
+
+def decorated(function: object) -> object | None:
+    """Return the tool that verl's decorator registered for a function, or None if it registered no tool. The decorator
+    returns the function itself, so the tool is found in verl's registry."""
+    module = sys.modules.get("verl.tools.function_tool")
+    if module is None:
+        return None
+    return next((tool for tool in module.FUNCTION_TOOL_REGISTRY.values() if tool.fn is function), None)
+
+
+def schema(tool: object) -> JsonObject:
+    """Return a tool's OpenAI schema as a mapping. The tool may store it as a mapping or as a pydantic model of verl."""
+    given = getattr(tool, "tool_schema")  # noqa: B009
+    dumped = given if isinstance(given, dict) else given.model_dump(exclude_unset=True, exclude_none=True)
+    return cast(JsonObject, dumped)
+
+
+def with_results_of_verl(call: CallTool) -> CallTool:
+    """Read the result of a function as verl does: a text, a mapping, or a tuple that starts with one of them."""
+
+    async def read(arguments: JsonObject, context: CallContext) -> object:
+        from verl.tools.function_tool import normalize_function_tool_return
+
+        returned = await call(arguments, context)
+        if isinstance(returned, ToolResult):
+            return returned
+        response, reward, _ = normalize_function_tool_return(returned)
+        return _result(response, reward)
+
+    return read
+
+
+def call_base_tool(tool: BaseTool) -> CallTool:
+    """Make a CallTool for a tool of a subclass of verl's BaseTool. As in verl, each call creates an instance of the
+    tool, executes it and releases it."""
+
+    async def call(arguments: JsonObject, context: CallContext) -> object:
+        kwargs = (context.fields.get("tools_kwargs") or {}).get(tool.name, {})
+        instance, _ = await tool.create(create_kwargs=kwargs.get("create_kwargs", {}))
+        try:
+            response, reward, _ = await tool.execute(instance, arguments, agent_data=_agent_data(context))
+        finally:
+            if instance:
+                await tool.release(instance)
+        return _result(response, reward)
+
+    return call
+
+
+def extra_fields_of(state: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the values that verl's tools stored for the reward function, in `extra_fields` of their `agent_data`."""
+    data = cast("AgentData | None", state.get(AGENT_DATA))
+    return data.extra_fields if data else {}
+
+
+def _result(response: ToolResponse, reward: float | None) -> ToolResult:
+    if response.video:
+        rule = "verl 0.9.1 passes texts and images of tools to the model"
+        raise WorkflowError("a tool returned a video", rule=rule, fix="return some of its frames as images")
+    return ToolResult(response.text or "", reward, [image for image in response.image or () if image is not None])
+
+
+def _agent_data(context: CallContext) -> object:
+    from verl.experimental.agent_loop.tool_agent_loop import AgentData
+
+    if AGENT_DATA not in context.state:
+        context.state[AGENT_DATA] = AgentData(
+            messages=context.messages,
+            image_data=[],
+            video_data=[],
+            audio_data=None,
+            mm_processor_kwargs=None,
+            metrics={},
+            request_id=uuid4().hex,
+            tools_kwargs=context.fields.get("tools_kwargs") or {},
+        )
+    return context.state[AGENT_DATA]

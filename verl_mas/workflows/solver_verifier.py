@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from verl_mas.config.values import Count, NotNegative
 from verl_mas.errors import ConfigError
 from verl_mas.workflow import Choice, Malformed, Message, Outcome, Reply, Task, Team, register_workflow
-from verl_mas.workflow.outcome import CheckedVerdict
+from verl_mas.workflow.reply import CheckedVerdict
 from verl_mas.workflow.task import with_instruction
 from verl_mas.workflows._graded import VERL, Graded, GradedTask, WithVerlOrGrader
 

@@ -85,7 +85,7 @@ class WorldTeam(Workflow):
         self.address, self.kind, self.name = find(self.world)
         if self.continuations and (reason := self.fixed):
             value = f"mas.workflow.args.continuations={self.continuations} with {self.world}"
-            raise ConfigError(value, rule=f"candidates are played on from copies, and {reason}", fix="set it to 0")
+            raise ConfigError(value, rule=f"candidates continue from copies, and {reason}", fix="set it to 0")
 
     @property
     def fixed(self) -> str | None:

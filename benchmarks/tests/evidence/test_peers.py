@@ -11,9 +11,9 @@ from itertools import islice
 import pytest
 from scripted_sessions import box, play
 
+from verl_mas.config.hydra.recipe.peers.team import Peers
 from verl_mas.gym.warmup import bare
 from verl_mas.workflow import Task
-from verl_mas.workflows.peers import Peers
 
 CHAIN = Task([{"role": "user", "content": "3+4-2="}], ground_truth="5", data_source="arithmetic")
 

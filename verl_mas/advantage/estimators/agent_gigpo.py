@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
-from verl_mas.advantage.estimator import estimator, within
+from verl_mas.advantage.estimator import actors, estimator, later_rewards, within
 from verl_mas.advantage.record import PARTS
-from verl_mas.advantage.returns import actors, later_rewards
 from verl_mas.util.later import Tensor, torch
 
 

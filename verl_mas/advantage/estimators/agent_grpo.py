@@ -1,9 +1,8 @@
 """Dr. MAS (arXiv 2602.08847): every agent is compared with itself on the same task."""
 
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
-from verl_mas.advantage.estimator import estimator, within
+from verl_mas.advantage.estimator import estimator, later_rewards, within
 from verl_mas.advantage.record import RUNNING_DECAY
-from verl_mas.advantage.returns import later_rewards
 
 VERLS: tuple[str, ...] = ("grpo", "grpo_vectorized", "gdpo", "gpg", "grpo_passk", "opo", "remax")
 VERLS += ("optimal_token_baseline", "tir_optimal_token_baseline")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
-from verl_mas.advantage.kernel import Partition, compact
+from verl_mas.advantage.kernel import Partition
 from verl_mas.advantage.options import REQUIRED
 from verl_mas.util.later import torch
 
@@ -27,8 +29,5 @@ def hierarchical_grpo(batch: AdvantageInput, options: AdvantageOptions) -> Advan
 def _invocations(batch: AdvantageInput, main: str) -> Partition:
     agents = batch.codes("agent")
     is_main = torch.tensor([name == main for name in agents.names], dtype=torch.bool, device=agents.ids.device)
-    owners = batch.partition(*SESSION)
-    instances = batch.codes("instance")
-    instance = torch.where(is_main[agents.ids], 0, instances.ids)
-    span = max(1, len(instances.names))
-    return compact(owners.ids * span + instance, owners.count * span)
+    instance = torch.where(is_main[agents.ids], 0, batch.codes("instance").ids)
+    return replace(batch, instance=instance).partition(*SESSION, "instance")

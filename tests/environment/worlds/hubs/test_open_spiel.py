@@ -12,6 +12,7 @@ from verl_mas.errors import ConfigError, SessionFault
 
 pyspiel = pytest.importorskip("pyspiel")
 
+from verl_mas.config.hydra.recipe.self_play.exploitability import Exploitability  # noqa: E402
 from verl_mas.environment.worlds.hubs.open_spiel import (  # noqa: E402
     OpenSpiel,
     exploitability,
@@ -20,7 +21,6 @@ from verl_mas.environment.worlds.hubs.open_spiel import (  # noqa: E402
 )
 from verl_mas.workflow import Task  # noqa: E402
 from verl_mas.workflows.world import WorldTeam  # noqa: E402
-from verl_mas.workflows.world_exploitability import Exploitability  # noqa: E402
 
 GAMES = {
     "tic_tac_toe": {},

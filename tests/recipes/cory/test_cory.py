@@ -6,7 +6,7 @@ pytest.importorskip("math_verify")
 
 from scripted_sessions import RIGHT, WRONG, play, prompts_of
 
-from verl_mas.workflows.cory import Cory
+from verl_mas.config.hydra.recipe.cory.team import Cory
 
 
 @pytest.mark.parametrize(

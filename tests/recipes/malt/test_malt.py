@@ -10,8 +10,8 @@ pytest.importorskip("math_verify")
 from scripted_sessions import APPROVE, REJECT, RIGHT, WRONG, prompts_of
 from scripted_sessions import play as play_workflow
 
+from verl_mas.config.hydra.recipe.malt.team import GenerateVerifyRefine
 from verl_mas.testing.scripted_llm import ScriptedLLM
-from verl_mas.workflows.generate_verify_refine import GenerateVerifyRefine
 
 
 def play(replies, *, k=1, **args):

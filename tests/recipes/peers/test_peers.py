@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_sessions import APPROVE, HALF, REJECT, RIGHT, WRONG, acts_of, box, play, prompts_of
 
-from verl_mas.workflows.peers import Peers
+from verl_mas.config.hydra.recipe.peers.team import Peers
 
 UNLABELLED = replace(HALF, ground_truth=None)
 SILENT = "I do not know"

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from verl_mas.config.values import NotNegative
 from verl_mas.workflow import Agent, Outcome, Reply, Task, Team, register_workflow
-from verl_mas.workflow.outcome import CheckedVerdict
+from verl_mas.workflow.reply import CheckedVerdict
 from verl_mas.workflows._graded import Graded, GradedTask, WithGrader
 from verl_mas.workflows.solver_verifier import ReviewVerdict, check_verdict, judge, right_verdicts, solve
 
