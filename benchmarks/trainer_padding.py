@@ -21,12 +21,12 @@ def main() -> None:
     print(f"{RANKS} workers, {TASKS} tasks x {SESSIONS} sessions, {STEPS} steps of {counts.mean():.0f} rows on average")
     print(f"{'optimiser steps':>16} {'ours, most':>11} {'ours, mean':>11} {'verl, mean':>11} {'verl / rows':>12}")
     for updates in (1, 2, 4):
-        ours = np.array([plan(int(n), updates, RANKS).padding for n in counts])
+        ours = np.array([-int(n) % plan(int(n), updates, RANKS).multiple for n in counts])
         verl = np.array([verl_padding(int(n), RANKS, TASKS // updates, SESSIONS) for n in counts])
         share = (verl / counts).mean()
         print(f"{updates:>16} {ours.max():>11} {ours.mean():>11.1f} {verl.mean():>11.1f} {share:>12.1%}")
         assert ours.max() <= RANKS * updates - 1
-    ours, verl = plan(MEASURED, 1, RANKS).padding, verl_padding(MEASURED, RANKS, TASKS, SESSIONS)
+    ours, verl = -MEASURED % plan(MEASURED, 1, RANKS).multiple, verl_padding(MEASURED, RANKS, TASKS, SESSIONS)
     print(f"the measured case of {MEASURED} rows: ours {ours}, verl {verl} ({verl / MEASURED:.0%})")
     assert ours == 7
 

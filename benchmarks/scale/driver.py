@@ -33,8 +33,8 @@ from verl_mas.config.run import Run
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.manager import MasAgentLoopManager
 from verl_mas.rollout.worker import ATTEMPT
-from verl_mas.trainer.agreement import Agreement
 from verl_mas.trainer.filters import TaskFilter
+from verl_mas.trainer.metrics import Agreement
 from verl_mas.trainer.modes.sync import MasTrainer
 from verl_mas.trainer.policies import policy_trainer
 from verl_mas.trainer.policies.local_policy import Workers

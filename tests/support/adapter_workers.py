@@ -29,7 +29,7 @@ from verl_mas.config.compose import compose
 from verl_mas.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from verl_mas.trainer.adapters.worker import AdapterWorker
+    from verl_mas.trainer.adapters.engine import AdapterWorker
 
 State: TypeAlias = dict[str, torch.Tensor]
 STEPS, ROWS = 3, 4
@@ -119,7 +119,7 @@ def table(view: DictConfig, seed: int = 0) -> dict[str, Adapter]:
 
 
 def worker_of_base(view: DictConfig, adapters: Mapping[str, Adapter]) -> AdapterWorker:
-    from verl_mas.trainer.adapters.worker import AdapterWorker
+    from verl_mas.trainer.adapters.engine import AdapterWorker
 
     view = copy.deepcopy(view)
     write_table(view, adapters)
@@ -331,7 +331,7 @@ def main(folder: Path, variant: str) -> None:
     models(folder)
     import verl.workers.engine_workers  # noqa: F401  before the fork
 
-    import verl_mas.trainer.adapters.worker  # noqa: F401
+    import verl_mas.trainer.adapters.engine  # noqa: F401
 
     model, *settings = VARIANTS[variant]
     view = section(folder / model, *settings)

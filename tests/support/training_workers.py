@@ -95,7 +95,7 @@ def _step(model: str, variant: Variant) -> Updated:
     from verl.utils import tensordict_utils as tu
 
     from verl_mas.config.compose import compose
-    from verl_mas.trainer.batching import MicroBatches, plan, spread_padding
+    from verl_mas.trainer.batching import fixed_sizes, plan, spread_padding
     from verl_mas.trainer.policies.worker import PolicyWorker
 
     # Adam turns the rounding of a gradient near zero into a whole step; this does not.
@@ -111,8 +111,9 @@ def _step(model: str, variant: Variant) -> Updated:
     trees: list[bool] = []
     engine.prepare_model_inputs = _counted(engine.prepare_model_inputs, trees)
     ranks, rank = engine.get_data_parallel_size(), engine.get_data_parallel_rank()
-    made = plan(ROWS, UPDATES, ranks, MicroBatches.fixed(section, reference=False))
-    order = spread_padding([{"is_padding": i >= ROWS} for i in range(ROWS + made.padding)], ranks, made.updates)
+    made = plan(ROWS, UPDATES, ranks, *fixed_sizes(section, reference=False))
+    padded = ROWS - ROWS % -made.multiple
+    order = spread_padding([{"is_padding": i >= ROWS} for i in range(padded)], ranks, made.updates)
     chunk = len(order) // ranks
     mine = order[rank * chunk : (rank + 1) * chunk]
     data = batch([row(i, temperatures[i % len(temperatures)]) for i in mine])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from verl_mas.errors import UpdateFailed
 from verl_mas.run_folder.checkpoints import Checkpoint
-from verl_mas.trainer.agreement import FIRST, Agreement
+from verl_mas.trainer.metrics import FIRST, Agreement
 
 FLOAT32, BFLOAT16 = 1e-3, 0.1
 

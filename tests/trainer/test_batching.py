@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 
 from verl_mas.errors import DataError
-from verl_mas.trainer.batching import MicroBatches, by_policy, plan, side_by_side, spread_padding
+from verl_mas.trainer.batching import by_policy, fixed_sizes, plan, side_by_side, spread_padding
 from verl_mas.verl_.data_plane import join, select
 
 
@@ -33,11 +33,12 @@ def test_rows_are_split_by_tag_and_put_together_again_and_one_without_a_known_po
 def test_padding_is_less_than_what_ranks_optimiser_steps_and_fixed_micro_batches_divide(
     rows, updates, ranks, update, scoring
 ):
-    made = plan(rows, updates, ranks, MicroBatches(update, scoring))
-    of_a_rank, rest = divmod(rows + made.padding, ranks)
+    made = plan(rows, updates, ranks, update, scoring)
+    padding = -rows % made.multiple
+    of_a_rank, rest = divmod(rows + padding, ranks)
     assert rest == 0 and of_a_rank % scoring == 0
     assert of_a_rank % made.updates == 0 and of_a_rank // made.updates % update == 0
-    assert made.padding < ranks * math.lcm(made.updates * update, scoring)
+    assert padding < ranks * math.lcm(made.updates * update, scoring)
     assert 1 <= made.updates <= updates
 
 
@@ -58,7 +59,7 @@ def test_the_sizes_are_those_of_the_models_that_are_not_filled_by_tokens(setting
         "ref": {"log_prob_use_dynamic_bsz": False, "log_prob_micro_batch_size_per_gpu": 6},
     }
     made = OmegaConf.merge(section, settings)
-    assert MicroBatches.fixed(made, reference=reference) == MicroBatches(*sizes)
+    assert fixed_sizes(made, reference=reference) == sizes
 
 
 def test_every_micro_batch_has_its_share_of_real_rows_which_keep_their_order():
@@ -74,9 +75,9 @@ def test_every_micro_batch_has_its_share_of_real_rows_which_keep_their_order():
 def test_every_optimiser_step_has_a_real_row_and_every_rank_keeps_its_rows(data):
     rows = data.draw(st.integers(1, 60))
     made = plan(rows, data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4)))
-    ranks = made.multiple // made.updates
-    total = rows + made.padding
-    real = data.draw(st.permutations([True] * rows + [False] * made.padding))
+    ranks, padding = made.multiple // made.updates, -rows % made.multiple
+    total = rows + padding
+    real = data.draw(st.permutations([True] * rows + [False] * padding))
     tags = [{"is_padding": not r} for r in real]
     order = spread_padding(tags, ranks, made.updates)
     chunk, size = total // ranks, total // made.multiple

@@ -16,19 +16,10 @@ from verl_mas.advantage import RunningScores
 from verl_mas.advantage.record import Moments, Owner
 from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
-from verl_mas.errors import ConfigError, DiskError
-from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, latest, whole_checkpoints
-from verl_mas.trainer.checkpoint import (
-    BASES,
-    RNG_FILE,
-    RUNNING_FILE,
-    STORED,
-    Checkpoints,
-    RunningState,
-    differences,
-    in_flight_warnings,
-    run_identity,
-)
+from verl_mas.errors import DiskError
+from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, latest, read, whole_checkpoints
+from verl_mas.trainer import checkpoint as module
+from verl_mas.trainer.checkpoint import RUNNING_FILE, Checkpoints, RunningState, run_identity
 from verl_mas.trainer.trainer import TeamTrainer
 from verl_mas.workflow.agents import QUEUE
 
@@ -149,11 +140,16 @@ def test_a_kill_while_the_oldest_is_removed_leaves_nothing_that_looks_like_a_che
 @pytest.mark.parametrize("tasks", [None, 0, 5])
 def test_a_synchronous_run_says_how_many_tasks_in_flight_it_does_not_take(checkpoints, tmp_path, tasks):
     checkpoints.queue = None if tasks is None else Queue(tasks)
+    checkpoints.policies = {"main": Policy("main", [])}
     checkpoints.save(1, {})
-    warnings = [warning.value for warning in in_flight_warnings(latest(tmp_path), asynchronous=False)]
-    said = f"{tmp_path}/global_step_1 has 5 tasks in flight, and this run is synchronous"
-    assert warnings == ([said] if tasks else [])
-    assert list(in_flight_warnings(latest(tmp_path), asynchronous=True)) == []
+    checkpoint = latest(tmp_path)
+
+    def said(*settings):
+        run = Run.of(compose(["+mas=solver_verifier", *settings]))
+        return [problem.value for problem in module.resume_problems(checkpoint, run, checkpoint.run)]
+
+    warning = f"{checkpoint.folder} has 5 tasks in flight, and this run is synchronous"
+    assert said() == ([warning] if tasks else []) and said("+mas/mode=colocate_async") == []
 
 
 def test_loading_restores_every_policy_and_the_drivers_random_numbers(saved):
@@ -175,7 +171,7 @@ def test_the_random_state_of_a_checkpoint_executes_nothing(saved):
         def __reduce__(self):
             return Path.touch, (ran,)
 
-    torch.save({"python": Payload()}, folder / RNG_FILE)
+    torch.save({"python": Payload()}, folder / module.RNG_FILE)
     with pytest.raises(DiskError, match=r"driver_rng\.pt cannot be read: UnpicklingError: Weights only load failed"):
         load_from(checkpoints, folder)
     assert not ran.exists()
@@ -219,13 +215,12 @@ def test_the_data_loaders_state_is_part_of_what_is_read(saved):
 
 
 def test_a_checkpoint_of_another_team_or_another_run_is_refused(saved, tmp_path):
-    checkpoints, folder, log = saved
-    checkpoints.policies = {"a": Policy("a", log), "c": Policy("c", log)}
-    with pytest.raises(ConfigError, match="has no policy c; it has a, b"):
-        load_from(checkpoints, folder)
+    _, folder, _ = saved
+    (error,) = module.other_policies(folder, ["a", "c"])
+    assert error.value == f"{folder} has no policy c; it has a, b"
     auto = OmegaConf.create({"trainer": {"resume_mode": "auto", "val_only": False}})
-    assert list(differences(latest(tmp_path), RUN | {"of a later version": 1}, auto)) == []
-    (error,) = differences(latest(tmp_path), RUN | {"models": {"a": "n"}}, auto)
+    assert list(module.differences(latest(tmp_path), RUN | {"of a later version": 1}, auto)) == []
+    (error,) = module.differences(latest(tmp_path), RUN | {"models": {"a": "n"}}, auto)
     assert "was trained with models={'a': 'm'}, and this run has {'a': 'n'}" in error.value
     assert f"trainer.resume_from_path={folder}" in error.fix
 
@@ -235,8 +230,9 @@ def test_the_identity_of_a_run_names_its_estimator_workflow_policies_and_models(
     names = {"algorithm.adv_estimator": "agent_grpo", "mas.workflow.name": "solver_verifier", "models": {"main": "m"}}
     agents = {"policy of agents": {"solver": "main", "verifier": "main"}, "mas.swap.agents": [], "snapshots": {}}
     loaders = {"data.dataloader_num_workers": 8}
-    stored = {"processes": 8, "strategy": "fsdp", "lora_rank": 0, "optimizer": "AdamW"}
-    assert run_identity(Run.of(config)) == {**names, **agents, **loaders, STORED: {"main": stored}, BASES: {}}
+    stored = {"main": {"processes": 8, "strategy": "fsdp", "lora_rank": 0, "optimizer": "AdamW"}}
+    weights = {module.STORED: stored, module.BASES: {}}
+    assert run_identity(Run.of(config)) == {**names, **agents, **loaders, **weights}
 
 
 OF = {"algorithm.adv_estimator": "agent_rae", "mas.advantage.weighting": "per_session", "roles": ["solver", "verifier"]}
@@ -251,11 +247,11 @@ def test_running_scores_are_restored_to_the_bit_and_a_run_that_remembers_nothing
     folder = checkpoints.save(3, {})
     resumed = replace(checkpoints, running=RunningState(OF))
     load_from(resumed, folder)
-    assert resumed.running.scores.scores == SCORES
+    assert resumed.running.scores.scores == SCORES and list(resumed.running.problems(folder)) == []
     load_from(replace(checkpoints, running=None), folder)
     (folder / RUNNING_FILE).write_text("{")
-    with pytest.raises(ConfigError, match=f"{RUNNING_FILE} cannot be read"):
-        load_from(resumed, folder)
+    (error,) = resumed.running.problems(folder)
+    assert error.value == f"{folder / RUNNING_FILE} cannot be read"
 
 
 @pytest.mark.parametrize(
@@ -265,17 +261,18 @@ def test_running_scores_are_restored_to_the_bit_and_a_run_that_remembers_nothing
 def test_scores_of_another_team_estimator_or_weighting_are_refused(key, other, checkpoints):
     checkpoints.running = RunningState({**OF, key: other}, RunningScores(SCORES))
     folder = checkpoints.save(3, {})
-    with pytest.raises(ConfigError) as refused:
-        load_from(replace(checkpoints, running=RunningState(OF)), folder)
-    assert refused.value.value == f"{folder / RUNNING_FILE} is of {key}={other}, and this run has {OF[key]}"
+    (error,) = RunningState(OF).problems(folder)
+    assert error.value == f"{folder / RUNNING_FILE} is of {key}={other}, and this run has {OF[key]}"
 
 
-def test_a_checkpoint_without_scores_restarts_them_with_a_warning(saved):
-    checkpoints, folder, _ = saved
-    checkpoints.running = RunningState(OF)
+def test_a_checkpoint_without_scores_restarts_them_with_a_warning(checkpoints, caplog):
+    checkpoints.policies = {"main": Policy("main", [])}
+    folder = checkpoints.save(3, {})
+    run = Run.of(compose(["+mas=solver_verifier", "algorithm.adv_estimator=agent_rae"]))
+    checkpoints.running = module.running_state(run)
     load_from(checkpoints, folder)
-    (warning,) = checkpoints.running.problems(folder)
-    assert warning.value == f"{folder} has no {RUNNING_FILE}" and not checkpoints.running.scores.scores
+    module.check_resume(read(folder), run, {})
+    assert f"{folder} has no {RUNNING_FILE}" in caplog.text and not checkpoints.running.scores.scores
 
 
 GAE = "algorithm.adv_estimator=gae"
@@ -292,6 +289,6 @@ GAE = "algorithm.adv_estimator=gae"
 def test_a_critic_resumes_from_a_critic_of_its_strategy_and_optimiser(tmp_path, before, now, words):
     saved, config = (compose(["+mas=solver_verifier", *settings]) for settings in (before, now))
     checkpoint = Checkpoint(tmp_path, 1, run_identity(Run.of(saved)))
-    assert list(differences(checkpoint, checkpoint.run, saved)) == []
-    error, *_ = differences(checkpoint, run_identity(Run.of(config)), config)
+    assert list(module.differences(checkpoint, checkpoint.run, saved)) == []
+    error, *_ = module.differences(checkpoint, run_identity(Run.of(config)), config)
     assert words in error.value.partition("and this run with")[2]

@@ -58,12 +58,8 @@ class Engine(transformer_impl.FSDPEngineWithLMHead):
 
     def __init__(self, logits, ranks):
         self.module = lambda input_ids, **_: SimpleNamespace(logits=logits[input_ids])
-        self.ranks, self.ulysses_sequence_parallel_size, self.use_ulysses_sp, self.pad_to_length = (
-            ranks,
-            1,
-            False,
-            False,
-        )
+        self.ranks, self.ulysses_sequence_parallel_size = ranks, 1
+        self.use_ulysses_sp = self.pad_to_length = False
         self._autocast_dtype, self.compute_entropy_from_logits = torch.float32, entropy_from_logits
         self.engine_config = SimpleNamespace(entropy_checkpointing=False, entropy_from_logits_with_chunking=False)
 
@@ -80,7 +76,8 @@ class Step:
     def __init__(self, rows, weighting=None, updates=1, ranks=1, seed=0):
         draw = torch.Generator().manual_seed(seed)
         self.ranks, self.plan = ranks, plan(len(rows), updates, ranks)
-        self.rows = [*rows, *[row("a", 0, 1, masked=1)] * self.plan.padding]
+        self.real = len(rows)
+        self.rows = [*rows, *[row("a", 0, 1, masked=1)] * (-len(rows) % self.plan.multiple)]
         tags = [{"agent": row.agent, "is_padding": i >= len(rows)} for i, row in enumerate(self.rows)]
         keys = [f"1-0_{row.session}_{i}" if i < len(rows) else f"pad{i}_0_0" for i, row in enumerate(self.rows)]
         self.order = spread_padding(tags, ranks, self.plan.updates)
@@ -174,7 +171,6 @@ def divergence(now, reference, kind):
 def objective(step, mode, kind):
     """The sum of the losses of all optimiser steps."""
     trained = [int(mask.sum()) for mask in step.masks]
-    real = len(step.rows) - step.plan.padding
     total = 0.0
     for ranks in step.shares():
         tokens = sum(int(step.counted[i].sum()) for places in ranks for i in places)
@@ -184,21 +180,22 @@ def objective(step, mode, kind):
             gains = [values * step.advantages[i] for values in (ratio, ratio.clamp(1 - CLIP, 1 + CLIP))]
             policy = -torch.minimum(*gains) * step.corrections[i]
             every = policy + KL * divergence(now, step.reference[i], kind) - ENTROPY * entropy
-            share = 1 / tokens if mode == "token-mean" else step.plan.updates * part(step.rows, trained, i, mode, real)
+            share = 1 / tokens if mode == "token-mean" else step.plan.updates * part(step, trained, i, mode)
             total = total + share * (every * step.masks[i]).sum()
     return total
 
 
-def part(rows, trained, i, mode, real):
+def part(step, trained, i, mode):
     """Return the weight of each trained token of row `i` in the mean over all rows."""
     live = [j for j, tokens in enumerate(trained) if tokens]
     if mode in MODES:
-        return 1 / real / {"mean": trained[i], "sum": 1, "norm": FACTOR}[mode.rsplit("-", 1)[1]]
+        return 1 / step.real / {"mean": trained[i], "sum": 1, "norm": FACTOR}[mode.rsplit("-", 1)[1]]
     if mode in ("token", "row"):
         return 1 / sum(trained) if mode == "token" else 1 / len(live) / trained[i]
     name = mode.removesuffix("_token")
-    mine = [j for j in live if getattr(rows[j], name) == getattr(rows[i], name)]
-    units = len({getattr(rows[j], name) for j in live})
+    unit = [getattr(its, name) for its in step.rows]
+    mine = [j for j in live if unit[j] == unit[i]]
+    units = len({unit[j] for j in live})
     return 1 / units / (sum(trained[j] for j in mine) if mode == "agent_token" else len(mine) * trained[i])
 
 
@@ -225,18 +222,6 @@ def test_the_gradient_is_that_of_the_mean_over_all_rows_whatever_the_split(data,
     assume(any(row.tokens > row.masked + row.rejected for row in rows))
     updates, ranks, micro, seed = (data.draw(st.integers(1, most)) for most in (3, 3, 4, 99))
     compare(rows, mode, "k1", updates, ranks, micro, seed)
-
-
-def test_an_agent_that_acts_once_counts_as_much_as_one_that_acts_three_times():
-    rows = [row("a", 0, 2), row("a", 0, 5), row("a", 1, 2), row("b", 1, 2)]
-    by_agent, by_session = (Step(rows, name).weights.of_rows for name in ("agent", "session"))
-    assert by_agent.tolist() == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2])
-    assert by_session.tolist() == [1, 1, 1, 1]
-    assert Step(rows[:3], "session").weights.of_rows.tolist() == [0.75, 0.75, 1.5]
-    # Agent a has 9 of the 11 tokens, in three rows, and agent b has 2.
-    assert Step(rows, "agent_token").weights.of_rows.tolist() == pytest.approx([*[11 / 18] * 3, 11 / 4])
-    weights = Step([row("a", 0, 2), row("a", 0, 2, masked=2), row("b", 1, 2)], "agent", ranks=4).weights
-    assert weights.total == 2 and weights.of_rows.tolist() == [1, 0, 1, 0], "no row without a trained token"
 
 
 @pytest.mark.parametrize("weighting", [None, *WEIGHTINGS])

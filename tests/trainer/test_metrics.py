@@ -5,16 +5,7 @@ from tensordict.tensorclass import NonTensorData, NonTensorStack
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.utils import MetricsAggregator
 
-from verl_mas.trainer.metrics import (
-    TokenCount,
-    agent_metrics,
-    log_prob_metrics,
-    policy_metrics,
-    result_of,
-    row_metrics,
-    staleness_metrics,
-    step_line,
-)
+from verl_mas.trainer import metrics as of_step
 from verl_mas.trainer.step import Columns, PolicyRows
 from verl_mas.verl_ import data_plane
 from verl_mas.verl_.row import RowKey
@@ -29,7 +20,7 @@ def rows_of(real, padding, **metrics):
 def test_names_that_look_like_reductions_reach_the_logger_unchanged():
     parts = {"mini": rows_of(3, 1, **{"actor/grad_norm": 2.0}), "max_sum": rows_of(2, 0, **{"actor/grad_norm": 4.0})}
     aggregator = MetricsAggregator()
-    aggregator.add_step_metrics(policy_metrics(parts, ["mini", "max_sum"]), sample_count=5)
+    aggregator.add_step_metrics(of_step.policy_metrics(parts, ["mini", "max_sum"]), sample_count=5)
     found = aggregator.get_aggregated_metrics()
     assert found["policy/mini/actor/grad_norm"] == 2.0
     assert found["policy/max_sum/actor/grad_norm"] == 4.0
@@ -37,7 +28,7 @@ def test_names_that_look_like_reductions_reach_the_logger_unchanged():
 
 
 def test_a_policy_without_rows_is_logged_as_not_updated():
-    found = policy_metrics({"a": rows_of(1, 0)}, ["a", "b"])
+    found = of_step.policy_metrics({"a": rows_of(1, 0)}, ["a", "b"])
     assert (found["policy/a/updated"], found["policy/b/updated"], found["policy/b/rows/real"]) == (1, 0, 0)
 
 
@@ -45,7 +36,7 @@ def test_verls_metrics_of_the_only_policy_are_logged_once_and_under_verls_names(
     own = {"actor/lr": 0.1, "perf/mfu/actor": 0.5, "rows/skipped": 3, "timing/update": 4.0}
     of_policy = {"rows/real": 1, "rows/padding": 0, "rows/skipped": 3, "updated": 1}
     expected = {"actor/lr": 0.1, "perf/mfu/actor": 0.5} | {f"policy/main/{key}": of_policy[key] for key in of_policy}
-    assert policy_metrics({"main": rows_of(1, 0, **own)}, ["main"]) == expected
+    assert of_step.policy_metrics({"main": rows_of(1, 0, **own)}, ["main"]) == expected
 
 
 def test_each_agent_is_described_by_its_own_rows(tags):
@@ -58,7 +49,7 @@ def test_each_agent_is_described_by_its_own_rows(tags):
     advantages = torch.tensor([1.0, 0.0, -1.0, 0.0])
     keys = [RowKey.parse(key) for key in ("1-0_0_0", "1-0_0_1", "1-0_1_0", "1-1_0_0")]
     columns = Columns(keys, rows, torch.tensor([1.0, 0.5, 0.0, 0.0]), masks=[])
-    found = agent_metrics(columns, advantages, {"advantage/solver/uniform": 0.25})
+    found = of_step.agent_metrics(columns, advantages, {"advantage/solver/uniform": 0.25})
     expected = {
         "reward/team": 1 / 3,
         "reward/local": 1 / 6,
@@ -77,14 +68,14 @@ def test_each_agent_is_described_by_its_own_rows(tags):
 
 def test_a_step_reads_as_one_line():
     metrics = {"policy/a/rows/real": 16, "policy/a/rows/padding": 3, "policy/b/rows/real": 0, "critic/score/mean": 0.25}
-    line = step_line(7, metrics, {"gen": 1.26, "update_actor": 0.5, "testing": 3}, ["a", "b"])
+    line = of_step.step_line(7, metrics, {"gen": 1.26, "update_actor": 0.5, "testing": 3}, ["a", "b"])
     assert line == "step 7 | rollout 1.3s, update 0.5s, validation 3.0s | a 16 rows (3 padding), b 0 rows | score 0.250"
 
 
 def test_a_result_has_the_mean_of_each_source_and_no_interval():
     metrics = {"val-core/sums/acc/mean@4": 0.5, "val-core/sums/mean@4/low": 0.4, "val-aux/sums/reward/mean@4": 1.0}
-    assert result_of({**metrics, "critic/score/mean": 0.25}) == " | sums/acc/mean@4 0.500"
-    measured = result_of({**metrics, "val-aux/kuhn_poker/exploitability/mean@1": 0.336})
+    assert of_step.result_of({**metrics, "critic/score/mean": 0.25}) == " | sums/acc/mean@4 0.500"
+    measured = of_step.result_of({**metrics, "val-aux/kuhn_poker/exploitability/mean@1": 0.336})
     assert measured == " | sums/acc/mean@4 0.500 | kuhn_poker/exploitability/mean@1 0.336"
 
 
@@ -102,12 +93,12 @@ def test_engine_and_trainer_are_compared_by_agent_on_what_the_present_weights_sa
         for name, column in columns.items()
     }
     batch = KVBatchMeta(partition_id="train", keys=[f"5-{i}_0_0" for i in range(4)], tags=values)
-    found = log_prob_metrics({"p": PolicyRows(batch, data=TensorDict(nested, 4))}, {"p": 0.1}, step=5)
+    found = of_step.log_prob_metrics({"p": PolicyRows(batch, data=TensorDict(nested, 4))}, {"p": 0.1}, step=5)
     solver = {"mean": 0.75, "max": 1.0, "tokens": 2, "limit": 0.1}
     judge = {"mean": 0.25, "max": 0.25, "tokens": 1, "limit": 0.1}
     expected = {"solver": solver, "judge": judge}
     assert found == {f"agent/{name}/log_probs/{key}": own[key] for name, own in expected.items() for key in own}
-    assert log_prob_metrics({"p": PolicyRows(batch, data=TensorDict({}, 4))}, {"p": 0.1}, step=5) == {}
+    assert of_step.log_prob_metrics({"p": PolicyRows(batch, data=TensorDict({}, 4))}, {"p": 0.1}, step=5) == {}
 
 
 STEP = 6  # trains on top of version 5
@@ -117,7 +108,7 @@ def test_rows_are_counted_by_their_oldest_token(tags):
     versions = [(5, 5), (4, 5), (4, 4), (1, 5)]
     rows = [tags("solver", min_global_steps=low, max_global_steps=high) for low, high in versions]
     extras = [{}, {"aborts": 1}, {"aborts": 2}, {}]
-    assert row_metrics(rows, extras, STEP) == {
+    assert of_step.row_metrics(rows, extras, STEP) == {
         "staleness/mean": 1.5,
         "staleness/max": 4.0,
         "staleness/0/rows": 0.25,
@@ -131,9 +122,9 @@ def test_rows_are_counted_by_their_oldest_token(tags):
 
 
 def test_high_staleness_is_one_class_and_an_engine_that_counts_no_versions_has_none(tags):
-    assert row_metrics([tags("solver", min_global_steps=None, max_global_steps=None)], [{}], STEP) == {}
+    assert of_step.row_metrics([tags("solver", min_global_steps=None, max_global_steps=None)], [{}], STEP) == {}
     rows = [tags("solver", min_global_steps=low, max_global_steps=low) for low in (0, 10, 17)]
-    found = row_metrics(rows, [{}] * 3, 30)
+    found = of_step.row_metrics(rows, [{}] * 3, 30)
     assert found["staleness/8/rows"] == 1.0 and found["staleness/max"] == 29.0
 
 
@@ -155,19 +146,19 @@ def part(monkeypatch, tags):
 
 
 def test_padding_is_in_no_metric_and_sessions_have_mixed_versions_across_policies(part):
-    found = staleness_metrics({"solver": part}, STEP)
+    found = of_step.staleness_metrics({"solver": part}, STEP)
     own = {key.removeprefix("policy/solver/staleness/"): value for key, value in found.items()}
     assert own["mean"] == own["aborted"] == own["continued"] == found["session/mixed_versions"] == 0.5
 
 
 def test_tokens_that_are_neither_trained_nor_waiting_are_lost(part):
-    count = TokenCount()
+    count = of_step.TokenCount()
     tags = {"trainable": True, "response_len": 7}
     left = {"3-0_0_0": tags, "4-0_0_0": tags, "4-0_0_1": {**tags, "trainable": False}, "5-0": {"status": "running"}}
     first = count.add(20, {"solver": part}, left, part.batch)
     expected = {"sampled": 20, "trained": 4, "waiting": 7, "lost": 9}
     assert first == {f"async/tokens/{name}": value for name, value in expected.items()}
     assert count.add(5, {}, {}, part.batch)["async/tokens/lost"] == 21
-    resumed, kept = TokenCount(), {"trainable": True, "response_len": 4}
+    resumed, kept = of_step.TokenCount(), {"trainable": True, "response_len": 4}
     resumed.keep([kept, {"trainable": False, "response_len": 9}, {"status": "finished"}])
     assert resumed.add(0, {"solver": part}, {}, part.batch)["async/tokens/lost"] == 0, "a checkpoint kept them"

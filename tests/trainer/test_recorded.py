@@ -6,7 +6,6 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-import ray
 from omegaconf import OmegaConf
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
@@ -51,13 +50,6 @@ def test_a_start_has_its_command_without_secrets_its_versions_and_seeds(send):
     assert start["cluster"] is None, "Ray does not run"
 
 
-def test_a_start_on_the_cpu_has_the_cores_of_the_machine_and_not_rays_counts_for_scheduling(send, monkeypatch):
-    monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": 64.0, "GPU": 16.0}}])
-    start = attempt(Run.of(send("x")), None)
-    assert (start["cluster"]["cpus"], start["cluster"]["gpus"]) == (cores(), 0) and start["host"]["cpus"] == cores()
-
-
 def test_the_workers_of_a_cluster_that_runs_already_get_the_command_by_the_configuration(send, monkeypatch):
     config = send("x=${y}", address="auto")
     sent = OmegaConf.to_container(config.ray_kwargs, resolve=True)["ray_init"]["runtime_env"]["env_vars"]
@@ -83,7 +75,9 @@ def test_every_seed_of_a_configuration_is_found():
 def test_a_cluster_is_the_sum_of_its_nodes_that_live():
     node = {"CPU": 8.0, "GPU": 2.0, "memory": 2.0**34, "accelerator_type:H200": 1.0}
     nodes = [{"Alive": True, "Resources": node}, {"Alive": True, "Resources": node}, {"Alive": False, "Resources": {}}]
-    assert cluster(nodes) == {"nodes": 2, "gpus": 4, "gpu": ["H200"], "cpus": 16, "memory_gib": 32}
+    found = {"nodes": 2, "gpus": 4, "gpu": ["H200"], "cpus": 16, "memory_gib": 32}
+    assert cluster(nodes, "cuda") == found
+    assert cluster(nodes, "cpu") == {**found, "gpus": 0, "cpus": cores()}, "Ray's counts serve for scheduling"
 
 
 def test_where_everything_is_written_is_one_block(config, tmp_path, monkeypatch):

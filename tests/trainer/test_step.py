@@ -3,24 +3,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
+from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
 from verl_mas.advantage.record import Moments, Owner
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig, RewardSpec
+from verl_mas.trainer import step
 from verl_mas.trainer.metrics import agent_metrics
-from verl_mas.trainer.step import (
-    Columns,
-    Credit,
-    PolicyRows,
-    as_nested,
-    in_order,
-    read_columns,
-    stack_columns,
-    step_columns,
-    without_zero_advantage,
-    write_advantages,
-)
+from verl_mas.trainer.step import Columns, Credit, PolicyRows, read_columns, write_advantages
 from verl_mas.verl_ import data_plane
 from verl_mas.verl_.row import RowKey
 
@@ -33,7 +24,7 @@ def batch(keys, tags=None):
 
 def test_rows_are_ordered_by_task_session_and_act_whichever_ended_first():
     keys = ["1-10_0_0", "1-2_1_0", "1-2_0_10", "1-2_0_9"]
-    assert in_order(batch(keys)).keys == ["1-2_0_9", "1-2_0_10", "1-2_1_0", "1-10_0_0"]
+    assert step.in_order(batch(keys)).keys == ["1-2_0_9", "1-2_0_10", "1-2_1_0", "1-10_0_0"]
 
 
 class Queue:
@@ -61,12 +52,14 @@ def queue(monkeypatch):
 def test_every_row_gets_its_advantage_on_its_own_tokens_and_padding_gets_nothing(queue):
     rows = batch(KEYS)
     of_a = PolicyRows(batch(["1-0_1_0", "pad_0_0", "1-0_0_0"], [{"n": 2}, {"is_padding": True}, {"n": 0}]))
+    of_a.changed = {"response_mask": nested([[1, 0], [0], [1, 1, 0]])}  # by the rollout correction
     of_a.batch.extra_info["temperature"] = 0.5
     masks = [torch.tensor(mask) for mask in ([1, 1, 0], [1], [1, 1])]
     columns = Columns(keys=[], tags=[], scores=torch.zeros(3), masks=masks)
     write_advantages(rows, columns, torch.tensor([1.0, 2.0, -3.0]), parts := {"a": of_a})
     assert queue.rows["1-0_0_0"]["advantages"].tolist() == [1.0, 1.0, 0.0]
     assert queue.rows["1-0_0_1"]["advantages"].tolist() == [2.0]
+    assert queue.rows["1-0_1_0"]["response_mask"].tolist() == [1, 0]
     assert queue.rows["1-0_1_0"]["returns"].tolist() == [-3.0, -3.0]
     assert queue.rows["pad_0_0"]["advantages"].tolist() == [0.0]
     assert parts["a"].advantages.tolist() == [-3.0, 0.0, 1.0]
@@ -89,12 +82,12 @@ def credit(estimator, **reward):
 def test_the_driver_reads_two_fields_and_the_advantages_see_every_rows_place(queue, tags):
     own = [tags("solver", observation=7), tags("verifier", turn=2, branch=1, observation=8), tags("solver")]
     rows = written(own, [[1, 1, 0], [1], [1, 1]], [[0.0, 1.0, 0.0], [1.0], [0.0, 0.0]])
-    columns = stack_columns([read_columns(data_plane.select(rows, part)) for part in ([0], [1, 2])])
+    columns = read_columns(rows)
     assert [str(key) for key in columns.keys] == KEYS and columns.tags == own
     assert columns.scores.tolist() == [1.0, 1.0, 0.0] and columns.tokens.tolist() == [2, 1, 2]
     advantages, _ = credit("agent_rloo").of_step(columns, [0, 1, 2])
     assert advantages.tolist() == [1.0, 0.0, -1.0], "the solver's two sessions are compared, the verifier's one is not"
-    assert as_nested(advantages, columns.masks)["returns"].unbind()[2].tolist() == [-1.0, -1.0]
+    assert step.as_nested(advantages, columns.masks)["returns"].unbind()[2].tolist() == [-1.0, -1.0]
 
 
 def test_an_estimator_sees_the_parts_of_a_score_and_their_weights(queue, tags):
@@ -125,17 +118,9 @@ def test_rows_that_a_policy_has_read_are_not_read_again(queue, tags):
     masks, scores = nested([[1, 0], [0], [1, 1, 1]]), nested([[0.0, 5.0], [0.0], [0.0, 0.0, 4.0]])
     solver.data = {"response_mask": masks, "rm_scores": scores}
     queue.rows = {KEYS[1]: queue.rows[KEYS[1]]}
-    columns = step_columns(rows, [solver])
+    columns = read_columns(rows, [solver])
     assert columns.scores.tolist() == [4.0, 1.0, 5.0] and columns.tokens.tolist() == [3, 1, 1]
     assert columns.tags == own
-
-
-def test_what_the_correction_has_changed_is_written_with_the_advantages(queue):
-    part = PolicyRows(batch(["1-0_0_0"]), changed={"response_mask": nested([[1, 0]])})
-    columns = Columns(keys=[], tags=[], scores=torch.zeros(1), masks=[torch.tensor([1, 0])])
-    write_advantages(batch(["1-0_0_0"]), columns, torch.tensor([2.0]), {"a": part})
-    assert queue.rows["1-0_0_0"]["response_mask"].tolist() == [1, 0]
-    assert queue.rows["1-0_0_0"]["advantages"].tolist() == [2.0, 0.0]
 
 
 def nested(values):
@@ -156,11 +141,20 @@ def test_rows_without_advantage_are_left_out_as_far_as_the_optimiser_steps_allow
     multiple = updates * ranks
     real = data.draw(st.lists(st.sampled_from("+0"), min_size=updates, max_size=30))
     kinds = real + ["p"] * (-len(real) % multiple)
-    kept = without_zero_advantage(rows_with(kinds), updates, multiple)
+    kept = step.without_zero_advantage(rows_with(kinds), updates, multiple)
     assert len(kept) % multiple == 0 and len(kept) > 0
     assert {i for i, kind in enumerate(kinds) if kind == "+"} <= set(kept)
     assert sum(kinds[i] != "p" for i in kept) >= updates
     assert len(kept) - kinds.count("+") < multiple + updates
+
+
+def test_the_score_of_a_row_is_the_reward_of_its_last_trained_token():
+    part = PolicyRows(batch(KEYS[:2]))
+    masks, scores = nested([[1, 1, 0], [1, 0]]), nested([[0.0, 0.0, 3.0], [0.0, 1.0]])
+    part.data = TensorDict({"response_mask": masks, "rm_scores": scores}, 2)
+    step.gae(part, nested([[0.0, 0.0, 9.0], [0.5, 9.0]]), gamma=1.0, lam=1.0)
+    returns = [row[mask.bool()].tolist() for row, mask in zip(part.of_tokens["returns"], masks, strict=True)]
+    assert returns == [[3, 3], [1]]
 
 
 def test_the_advantages_of_critics_are_written_to_their_rows_and_the_others_get_none(queue, make):

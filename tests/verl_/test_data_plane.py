@@ -4,6 +4,7 @@ import asyncio
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -26,25 +27,12 @@ def test_only_the_data_plane_imports_transfer_queue():
 
 
 @pytest.fixture
-def calls(monkeypatch):
-    """Records every call of TransferQueue, with its results."""
-    calls = []
-
-    def record(name, answer=None):
-        def call(**arguments):
-            calls.append((name, arguments))
-            return answer(**arguments) if answer else None
-
-        async def acall(**arguments):
-            call(**arguments)
-
-        monkeypatch.setattr(data_plane.tq, name, acall if name.startswith("async") else call)
-
-    record("kv_batch_put", lambda keys, fields=None, **rest: batch(keys, [] if fields is None else [*fields.keys()]))
-    record("kv_batch_get", lambda **arguments: arguments)
-    for name in ("kv_clear", "async_kv_put", "async_kv_batch_put"):
-        record(name)
-    return calls
+def queue(monkeypatch):
+    """A fake of TransferQueue."""
+    queue = Mock()
+    queue.kv_batch_put.side_effect = lambda keys, fields, **rest: batch(keys, [*fields.keys()])
+    monkeypatch.setattr(data_plane, "tq", queue)
+    return queue
 
 
 def stored(tags, task, **fields):
@@ -56,20 +44,20 @@ def batch(keys, fields=None, **extra_info):
     return KVBatchMeta(partition_id="train", keys=list(keys), tags=tags, fields=fields, extra_info=extra_info)
 
 
-def test_some_rows_and_all_rows_keep_their_tags_and_no_call_is_made(calls):
+def test_some_rows_and_all_rows_keep_their_tags_and_no_call_is_made(queue):
     rows = batch(["a", "b", "c"], ["prompts"], temperature=0.5)
     some = data_plane.select(rows, [2, 0])
     assert (some.keys, [tag["place"] for tag in some.tags]) == (["c", "a"], [2, 0])
     assert (some.fields, some.extra_info, some.partition_id) == (["prompts"], {"temperature": 0.5}, "train")
     assert data_plane.join([some, data_plane.select(rows, [1])]).keys == ["c", "a", "b"]
-    assert calls == []
+    assert queue.mock_calls == []
 
 
-def test_written_fields_leave_the_tags_and_the_extra_info_as_they_are(calls):
+def test_written_fields_leave_the_tags_and_the_extra_info_as_they_are(queue):
     rows = batch(["a", "b"], ["prompts"], temperature=0.5)
     written = data_plane.write(rows, {"advantages": torch.zeros(2, 3)})
     assert (written.tags, written.extra_info, written.fields) == (rows.tags, {"temperature": 0.5}, ["advantages"])
-    assert [name for name, _ in calls] == ["kv_batch_put"] and rows.fields == ["prompts"]
+    assert len(queue.mock_calls) == 1 and rows.fields == ["prompts"]
 
 
 @pytest.mark.parametrize(
@@ -94,10 +82,10 @@ def test_the_rows_of_a_column_are_for_transfer_queue_those_of_verls(values):
     assert repr(ours) == repr(arrives(list_of_dict_to_tensordict([{"it": value} for value in values])))
 
 
-def test_a_queue_that_is_restored_has_no_rows_that_are_trained_or_will_be_sampled_again(calls, monkeypatch, tmp_path):
+def test_a_queue_that_is_restored_has_no_rows_that_are_trained_or_will_be_sampled_again(queue, tmp_path):
     """The queue is saved at the end of step 5, which trained on 3-0."""
     task = {"is_prompt": True, "global_steps": 4}
-    queue = {
+    listed = {
         "3-0_0_0": {},
         "4-0": {**task, "status": "finished"},
         "4-0_0_0": {},
@@ -106,12 +94,10 @@ def test_a_queue_that_is_restored_has_no_rows_that_are_trained_or_will_be_sample
         "4-1_0_0": {},
         "5-0": {**task, "status": "pending"},
     }
-    loaded = []
-    monkeypatch.setattr(data_plane.tq, "load_checkpoint", loaded.append)
-    monkeypatch.setattr(data_plane.tq, "kv_list", lambda partition: {partition: queue} if loaded else None)
+    queue.kv_list.side_effect = lambda partition: {partition: listed} if queue.load_checkpoint.called else None
     data_plane.restore(tmp_path)
-    assert loaded == [tmp_path]
-    assert calls == [("kv_clear", {"keys": ["3-0_0_0", "4-1_0_0"], "partition_id": "train"})]
+    queue.load_checkpoint.assert_called_once_with(tmp_path)
+    queue.kv_clear.assert_called_once_with(keys=["3-0_0_0", "4-1_0_0"], partition_id="train")
     assert list(data_plane.tasks(data_plane.TRAIN)) == ["4-0", "4-1", "5-0"]
 
 

@@ -62,7 +62,7 @@ OTHER_MEANINGS = {
     "trainer/timeline.py": {"policy"},  # an argument of a trace event
     "rollout/truncation.py": {"role"},  # a message's
     "rollout/forgery.py": {"role"},
-    "trainer/metrics.py": {"penalty", "malformed", "advantages"},  # metrics, and a phase of the step
+    "trainer/metrics.py": {"malformed", "advantages"},  # a metric, and a phase of the step
     "trainer/validation.py": {"malformed"},  # a metric
     "trainer/policies/local_policy.py": {"global_steps"},  # the trainer's attribute
     "rollout/resumed_reply.py": {"extra_fields"},  # a field of verl's TokenOutput

@@ -29,52 +29,38 @@ def by_policy(tags: Tags, policies: Sequence[str]) -> dict[str, list[int]]:
     return rows
 
 
-@dataclass(frozen=True)
-class MicroBatches:
-    """Rows per micro batch of a worker; 1 if micro batches are filled by tokens instead.
+def fixed_sizes(section: DictConfig, *, reference: bool) -> tuple[int, int]:
+    """Return the rows per micro batch of a worker: in an optimiser step, and in the log-prob pass over all of its rows.
+    A size is 1 if micro batches are filled by tokens instead.
 
-    `update` is the size in an optimiser step. `scoring` is the size in the log-prob pass over all of the worker's rows.
+    `section`: `actor_rollout_ref`. `reference`: whether the reference is a separate model.
     """
-
-    update: int = 1
-    scoring: int = 1
-
-    @classmethod
-    def fixed(cls, section: DictConfig, *, reference: bool) -> MicroBatches:
-        """Read the fixed sizes from `actor_rollout_ref`. `reference`: whether the reference is a separate model."""
-        update = scoring = 1
-        if not section.actor.use_dynamic_bsz:
-            update = section.actor.ppo_micro_batch_size_per_gpu
-            scoring = section.rollout.log_prob_micro_batch_size_per_gpu
-        if reference and not section.ref.log_prob_use_dynamic_bsz:
-            scoring = math.lcm(scoring, section.ref.log_prob_micro_batch_size_per_gpu)
-        return cls(update, scoring)
-
-
-BY_TOKENS = MicroBatches()
+    update = scoring = 1
+    if not section.actor.use_dynamic_bsz:
+        update = section.actor.ppo_micro_batch_size_per_gpu
+        scoring = section.rollout.log_prob_micro_batch_size_per_gpu
+    if reference and not section.ref.log_prob_use_dynamic_bsz:
+        scoring = math.lcm(scoring, section.ref.log_prob_micro_batch_size_per_gpu)
+    return update, scoring
 
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """The split of a policy's rows into optimiser steps."""
+    """The split of a policy's rows into optimiser steps. Rows are padded to a multiple of `multiple`."""
 
-    rows: int
     updates: int
     data_parallel: int
     multiple: int
 
-    @property
-    def padding(self) -> int:
-        return -self.rows % self.multiple
 
-
-def plan(rows: int, updates: int, data_parallel: int, micro: MicroBatches = BY_TOKENS) -> UpdatePlan:
+def plan(rows: int, updates: int, data_parallel: int, update: int = 1, scoring: int = 1) -> UpdatePlan:
     """Plan as many optimiser steps as requested, but never more than there are rows.
 
-    verl requires that the size of a fixed micro batch divides the number of rows that are split into micro batches.
+    `update` and `scoring` are the sizes that `fixed_sizes` returns. verl requires that the size of a fixed micro batch
+    divides the number of rows that are split into micro batches.
     """
     updates = max(1, min(updates, rows))
-    return UpdatePlan(rows, updates, data_parallel, data_parallel * math.lcm(updates * micro.update, micro.scoring))
+    return UpdatePlan(updates, data_parallel, data_parallel * math.lcm(updates * update, scoring))
 
 
 def spread_padding(tags: Tags, data_parallel: int, updates: int) -> list[int]:

@@ -24,17 +24,8 @@ from verl_mas.config.placement import pool_shape
 from verl_mas.config.run import Run, View
 from verl_mas.errors import ConfigError, ConfigWarning, DiskError, ForeignError, MasError, foreign, raise_all
 from verl_mas.planning.model_folder import local_folder, readable_json
-from verl_mas.run_folder.checkpoints import (
-    DATA_FILE,
-    Checkpoint,
-    choices,
-    complete,
-    damaged,
-    folder_of_step,
-    remove,
-    step_of,
-    whole_checkpoints,
-)
+from verl_mas.run_folder import checkpoints
+from verl_mas.run_folder.checkpoints import DATA_FILE, Checkpoint, choices, folder_of_step
 from verl_mas.run_folder.disk import free_space, known_by
 from verl_mas.util.later import np, torch
 from verl_mas.verl_.types import Fields
@@ -51,6 +42,7 @@ STORED, BASES = "stored weights", "bases"
 ADAPTER_OF = "adapter_of"
 LOADERS = "data.dataloader_num_workers"
 CONFIG = "config.json"
+Problem = ConfigError | ConfigWarning
 RUNNING_FILE = "running_scores.json"
 _SCORES = "scores"  # key in RUNNING_FILE
 # A child of verl's logger, which has the handler in the trainer's process.
@@ -90,15 +82,11 @@ class RunningState:
         (folder / RUNNING_FILE).write_text(json.dumps({**self.of, _SCORES: self.scores.to_list()}, indent=1))
 
     def load(self, folder: Path) -> None:
-        """Load the running scores from a checkpoint's folder. Raises the ConfigErrors that `problems` yields."""
-        problems = list(self.problems(folder))
-        raise_all(problem for problem in problems if isinstance(problem, ConfigError))
-        for warning in problems:
-            logger.warning("%s", warning)
-        if not problems:
+        """Load the running scores from a checkpoint's folder that `problems` accepts. If it has none, they restart."""
+        if (folder / RUNNING_FILE).exists():
             self.scores = RunningScores.from_list(_saved(folder)[_SCORES])
 
-    def problems(self, folder: Path) -> Iterator[ConfigError | ConfigWarning]:
+    def problems(self, folder: Path) -> Iterator[Problem]:
         """Yield errors if a run cannot resume with the scores in a folder, or a warning if the scores restart."""
         path = folder / RUNNING_FILE
         if not path.exists():
@@ -177,10 +165,10 @@ class Checkpoints:
             facts = {**self.run}
             if self.queue:
                 facts[IN_FLIGHT] = self.queue.save(folder / QUEUE)
-            complete(folder, facts)
+            checkpoints.complete(folder, facts)
         self._written.append(folder)
         while self._keep and len(self._written) > self._keep:
-            remove(self._written.pop(0))
+            checkpoints.remove(self._written.pop(0))
         return folder
 
     @property
@@ -195,9 +183,8 @@ class Checkpoints:
     def load_checkpoint(self, local_path: str, del_local_after_load: bool = False) -> None:
         folder = Path(local_path).parent
         if folder.parent == Path(self.trainer.default_local_dir).absolute():
-            until, whole = step_of(folder) or 0, whole_checkpoints(folder.parent)
+            until, whole = checkpoints.step_of(folder) or 0, checkpoints.whole_checkpoints(folder.parent)
             self._written = [one.folder for one in whole if one.step <= until]
-        raise_all(other_policies(folder, self.policies))
         if self.running:
             with reading(folder, RUNNING_FILE):
                 self.running.load(folder)
@@ -236,11 +223,34 @@ def reading(folder: Path, part: str) -> Iterator[None]:
         with foreign(MasError, RayActorError):
             yield
     except ForeignError as failed:
-        files = ", ".join(damaged(folder / part, "*.pt"))
+        files = ", ".join(checkpoints.damaged(folder / part, "*.pt"))
         value = f"{folder / part} cannot be read: {files + ': ' if files else ''}{_cause(failed.error)}"
         rule = "a run resumes from a checkpoint that can be read"
         fix = choices(folder.parent, without=folder)
         raise DiskError(value, rule=rule, fix=fix) from failed.error
+
+
+def check_resume(checkpoint: Checkpoint, run: Run, identity: Mapping[str, object]) -> None:
+    """Raise the errors of `resume_problems`, and log its warnings."""
+    problems = list(resume_problems(checkpoint, run, identity))
+    raise_all(problem for problem in problems if isinstance(problem, ConfigError))
+    for warning in problems:
+        logger.warning("%s", warning)
+
+
+def resume_problems(checkpoint: Checkpoint, run: Run, identity: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield an error for each reason why a run cannot resume from a checkpoint, and a warning for each part of the
+    run's state that the run would not continue."""
+    missing = list(other_policies(checkpoint.folder, [*run.trained, *snapshots(run.mas), *bases(run.mas)]))
+    yield from missing or differences(checkpoint, identity, run.config)
+    if (tasks := checkpoint.run.get(IN_FLIGHT)) and not (run.mode and run.mode.asynchronous):
+        yield ConfigWarning(
+            f"{checkpoint.folder} has {tasks} tasks in flight, and this run is synchronous",
+            reason="it continues with the data behind them, so these tasks are not trained on in this epoch",
+            fix=f"resume with {KEY}={COLOCATED.name} or {SEPARATE.name} to train on them",
+        )
+    if running := running_state(run):
+        yield from running.problems(checkpoint.folder)
 
 
 def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigError]:
@@ -291,23 +301,6 @@ def differences(checkpoint: Checkpoint, run: Mapping[str, object], config: DictC
                 fix="set another trainer.default_local_dir; to resume from this checkpoint nevertheless, set "
                 f"{checkpoint.arguments}",
             )
-
-
-def check_resume(checkpoint: Checkpoint, run: Mapping[str, object], config: DictConfig, asynchronous: bool) -> None:
-    """Raise the errors of `differences`, and log the tasks in flight that a synchronous run ignores."""
-    raise_all(differences(checkpoint, run, config))
-    for warning in in_flight_warnings(checkpoint, asynchronous):
-        logger.warning("%s", warning)
-
-
-def in_flight_warnings(checkpoint: Checkpoint, asynchronous: bool) -> Iterator[ConfigWarning]:
-    """Warn that a synchronous run ignores the tasks in flight in a checkpoint of an asynchronous run."""
-    if not asynchronous and (tasks := checkpoint.run.get(IN_FLIGHT)):
-        yield ConfigWarning(
-            f"{checkpoint.folder} has {tasks} tasks in flight, and this run is synchronous",
-            reason="it continues with the data behind them, so these tasks are not trained on in this epoch",
-            fix=f"resume with {KEY}={COLOCATED.name} or {SEPARATE.name} to train on them",
-        )
 
 
 def run_identity(run: Run) -> dict[str, object]:
@@ -386,22 +379,21 @@ def fingerprint(model: Path) -> str | None:
 def _changed(checkpoint: Checkpoint, run: Mapping[str, object], key: str) -> Iterator[tuple[str, Fields, Fields]]:
     """Yield the policies whose settings differ from those in a checkpoint: name, saved and own settings.
 
-    A run may lack a policy of its checkpoint, unless the policy is an adapter.
+    A run may have other policies than its checkpoint, unless they are adapters.
     """
     saved, own = (cast("Mapping[str, Fields]", of.get(key) or {}) for of in (checkpoint.run, run))
     if key == STORED:  # version 0.2.0 lists adapters under a key of their own
         saved = {**saved, **cast("Mapping[str, Fields]", checkpoint.run.get("adapters") or {})}
-    for name, before in saved.items():
-        now = own.get(name, {})
-        if (now or ADAPTER_OF in before) and not _agree(before, now):
+    for name in {**saved, **own}:
+        before, now = saved.get(name, {}), own.get(name, {})
+        if not _agree(before, now):
             yield name, before, now
-    yield from ((name, {}, now) for name, now in own.items() if name not in saved and ADAPTER_OF in now)
 
 
 def _agree(before: Fields, now: Fields) -> bool:
     """Whether the settings have equal values for all keys that are in both. If only one of the two is of an adapter, or
     if only `now` has a critic, they never agree, because the checkpoint lacks weights that the run would load."""
-    if (ADAPTER_OF in before) != (ADAPTER_OF in now) or (CRITIC in now and CRITIC not in before):
+    if (ADAPTER_OF in before) != (ADAPTER_OF in now) or (before and CRITIC in now and CRITIC not in before):
         return False
     if ADAPTER_OF in now:
         return {"exclude_modules": [], **before} == dict(now)
@@ -412,20 +404,12 @@ def _text(settings: Fields) -> str:
     return ", ".join(f"{key}={value}" for key, value in settings.items()) or "no adapter"
 
 
-def saved_policies(run: Run) -> list[str]:
-    """List the policies that have a folder in a checkpoint."""
-    return [*run.trained, *snapshots(run.mas), *bases(run.mas)]
-
-
 def _rng_state() -> Fields:
     # Use lists, because `torch.load` refuses arrays with `weights_only`, which is set so that a foreign checkpoint
     # cannot run code here.
     name, keys, *rest = np.random.get_state()
-    return {
-        "python": random.getstate(),
-        "numpy": (name, np.asarray(keys).tolist(), *rest),
-        "torch": torch.get_rng_state(),
-    }
+    numpy = (name, np.asarray(keys).tolist(), *rest)
+    return {"python": random.getstate(), "numpy": numpy, "torch": torch.get_rng_state()}
 
 
 def _cause(error: Exception) -> str:

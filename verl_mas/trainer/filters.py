@@ -63,7 +63,7 @@ class TaskFilter:
 
     def __init__(self, spec: FilterSpec, with_advantage: Callable[[Rows], Collection[str]]):
         self._spec, self._with_advantage = spec, with_advantage
-        self._size = self._rounds = 0  # tasks in a full batch of the current step, and the step's rounds so far
+        self._size = 0  # tasks in a full batch of the current step
         self._sampled: list[SampledTask] = []  # tasks of the current step
         self._empty: list[list[SampledTask]] = []  # the latest consecutive batches whose tasks were all dropped
 
@@ -71,23 +71,22 @@ class TaskFilter:
         """Return the rows of all tasks sampled for a step, and metrics. `refill(n)` starts n further tasks."""
         if not self._spec.active:
             return sample(size)
-        self._size, self._rounds, self._sampled = size, 0, []
+        self._size, self._sampled = size, []
         rounds: list[Rows] = []
         metrics: Counter[str] = Counter()
-        while missing := self._missing:
+        while missing := self._missing(len(rounds)):
             if rounds:
                 refill(missing)
             rows, of_round = sample(missing)
             rounds.append(in_order(rows))
             metrics.update(of_round)
             self._add(rounds[-1])
-        return data_plane.join(rounds), {**metrics, **self._metrics()}
+        return data_plane.join(rounds), {**metrics, **self._metrics(len(rounds))}
 
     def _add(self, rows: Rows) -> None:
         informative, rewards = self._informative(rows), session_values(rows, "team")
         tasks = [SampledTask(uid, fmean(each), pstdev(each), uid in informative) for uid, each in rewards.items()]
         self._sampled += tasks
-        self._rounds += 1
         self._empty = [] if any(task.informative for task in tasks) else [*self._empty, tasks]
         if len(self._empty) == EMPTY_BATCHES:
             means = [task.reward for batch in self._empty for task in batch]
@@ -125,20 +124,19 @@ class TaskFilter:
             informative = informative[: max(1, math.floor(share * len(self._sampled) + SLACK))]
         return informative[: self._size]
 
-    @property
-    def _missing(self) -> int:
-        """Number of tasks to sample next."""
-        if self._rounds >= (self._spec.max_rounds if self._spec.refill else 1):
+    def _missing(self, rounds: int) -> int:
+        """Number of tasks to sample next, after a number of rounds."""
+        if rounds >= (self._spec.max_rounds if self._spec.refill else 1):
             return 0
         missing = self._size - len(self._kept)
         share = self._spec.keep_share
-        if missing and share is not None and self._rounds:
+        if missing and share is not None and rounds:
             missing = max(missing, math.ceil(self._size / share - SLACK) - len(self._sampled))
         return missing
 
-    def _metrics(self) -> dict[str, float]:
+    def _metrics(self, rounds: int) -> dict[str, float]:
         kept = self._kept
-        counts = {"kept": len(kept), "dropped": len(self._sampled) - len(kept), "rounds": self._rounds}
+        counts = {"kept": len(kept), "dropped": len(self._sampled) - len(kept), "rounds": rounds}
         spreads = {
             name: fmean(task.spread for task in tasks)
             for name, tasks in (("spread", self._sampled), ("spread_kept", kept))

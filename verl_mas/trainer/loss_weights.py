@@ -21,21 +21,14 @@ from verl.workers.utils.padding import response_from_nested
 from verl_mas.advantage.kernel import offsets_of, per_token
 from verl_mas.config.merge import LOSS_MODES
 from verl_mas.config.schema import Weighting
-from verl_mas.verl_.row import (
-    AGENT,
-    KEPT_SHARE,
-    LOSS_WEIGHTS,
-    OLD_LOG_PROBS,
-    RESPONSE_MASK,
-    RowKey,
-    TagValues,
-    is_padding,
-)
+from verl_mas.verl_ import row
+from verl_mas.verl_.row import RowKey, TagValues, is_padding
 
 # Signature of verl's loss functions. A loss function gets the model's outputs, as nested tensors over tokens, and the
 # rows; it returns the value of the loss and its metrics.
 Outputs: TypeAlias = dict[str, Tensor]
-Loss: TypeAlias = Callable[..., tuple[Tensor, dict[str, object]]]
+Result: TypeAlias = tuple[Tensor, dict[str, object]]
+Loss: TypeAlias = Callable[..., Result]
 
 
 @dataclass(frozen=True)
@@ -47,7 +40,7 @@ class RowWeights:
 
     @property
     def fields(self) -> dict[str, Tensor]:
-        return {} if self.of_rows is None else {LOSS_WEIGHTS: self.of_rows}
+        return {} if self.of_rows is None else {row.LOSS_WEIGHTS: self.of_rows}
 
 
 def step_weights(
@@ -64,19 +57,19 @@ def step_weights(
     if weighting not in _UNITS:
         return RowWeights(total)
     unit, sizes = _UNITS[weighting], size.tolist()
-    units = {row: unit(RowKey.parse(keys[row]), tags[row]) for row, its in enumerate(sizes) if its}
+    units = {i: unit(RowKey.parse(keys[i]), tags[i]) for i, its in enumerate(sizes) if its}
     size_of: Counter[Hashable] = Counter()
-    for row, its in units.items():
-        size_of[its] += sizes[row]
+    for i, its in units.items():
+        size_of[its] += sizes[i]
     weights = torch.zeros(len(keys))
-    for row, its in units.items():
-        weights[row] = total / (len(size_of) * size_of[its])
+    for i, its in units.items():
+        weights[i] = total / (len(size_of) * size_of[its])
     return RowWeights(total, weights)
 
 
 _UNITS: Mapping[str, Callable[[RowKey, TagValues], Hashable]] = {
-    "agent": lambda key, tag: str(tag[AGENT]),
-    "agent_token": lambda key, tag: str(tag[AGENT]),
+    "agent": lambda key, tag: str(tag[row.AGENT]),
+    "agent_token": lambda key, tag: str(tag[row.AGENT]),
     "session": lambda key, tag: (key.uid, key.session),
 }
 
@@ -86,15 +79,13 @@ def weighs_rows(weighting: Weighting | None) -> bool:
     return weighting in _UNITS
 
 
-def weighted(
-    model_output: Outputs, data: TensorDict, dp_group: object = None, *, loss: Loss
-) -> tuple[Tensor, dict[str, object]]:
+def weighted(model_output: Outputs, data: TensorDict, dp_group: object = None, *, loss: Loss) -> Result:
     """Compute verl's loss with each row's gradient times its weight in every term: policy, KL and entropy.
 
     The values of log-probs and entropy stay unchanged, so clipping, selection by covariance and metrics, which depend
     on them, do not change.
     """
-    weights = data[LOSS_WEIGHTS]
+    weights = data[row.LOSS_WEIGHTS]
     outputs = dict(model_output)
     for name in _DIFFERENTIATED:
         if (values := model_output.get(name)) is not None:
@@ -109,18 +100,14 @@ def weighted(
 _DIFFERENTIATED = ("log_probs", "entropy")
 
 
-def over_all_rows(
-    model_output: Outputs, data: TensorDict, dp_group: object = None, *, loss: Loss
-) -> tuple[Tensor, dict[str, object]]:
+def over_all_rows(model_output: Outputs, data: TensorDict, dp_group: object = None, *, loss: Loss) -> Result:
     """Compute verl's loss with the tokens of skipped rows counted in its mean over tokens."""
     data = data.copy()
-    tu.assign_non_tensor(data, batch_num_tokens=data["batch_num_tokens"] / tu.get(data, KEPT_SHARE, default=1.0))
+    tu.assign_non_tensor(data, batch_num_tokens=data["batch_num_tokens"] / tu.get(data, row.KEPT_SHARE, default=1.0))
     return loss(model_output=model_output, data=data, dp_group=dp_group)
 
 
-def on_policy(
-    model_output: Outputs, data: TensorDict, dp_group: object = None, *, loss: Loss
-) -> tuple[Tensor, dict[str, object]]:
+def on_policy(model_output: Outputs, data: TensorDict, dp_group: object = None, *, loss: Loss) -> Result:
     """Compute verl's loss with this forward pass's own log-probs, detached, as old log-probs, so every ratio is exactly
     1.
 
@@ -128,5 +115,5 @@ def on_policy(
     the dropout of the update would add noise to the ratios.
     """
     data = data.copy()
-    data[OLD_LOG_PROBS] = response_from_nested(model_output["log_probs"].detach(), data[RESPONSE_MASK])
+    data[row.OLD_LOG_PROBS] = response_from_nested(model_output["log_probs"].detach(), data[row.RESPONSE_MASK])
     return loss(model_output=model_output, data=data, dp_group=dp_group)

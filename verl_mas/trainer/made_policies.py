@@ -1,7 +1,5 @@
 """The policies of a run that have engines of their own, each with its configuration, processes and engines."""
 
-from collections.abc import Mapping
-
 from verl_mas.config.adapters import adapter_table
 from verl_mas.config.merge import snapshot_sources
 from verl_mas.config.placement import local_policies, placed, served_on, serving_pool
@@ -11,7 +9,7 @@ from verl_mas.trainer.adapters.policies import AdapterPolicy, SharedBase
 from verl_mas.trainer.policies.local_policy import LocalPolicy
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 from verl_mas.trainer.policies.separate import SeparatePolicy, send_apart
-from verl_mas.trainer.policies.servers import FrozenPolicy, Servers
+from verl_mas.trainer.policies.servers import FrozenPolicy
 from verl_mas.trainer.policies.snapshots import Snapshot
 from verl_mas.trainer.policies.weight_folder import use_folder
 from verl_mas.trainer.pools.pools import Pools
@@ -36,10 +34,3 @@ def make(name: str, run: Run, pools: Pools, total_steps: int) -> LocalPolicy | F
     if view.spec.engines:
         return SeparatePolicy(view, config, pool, total_steps, pools.serving(name))
     return PolicyTrainer(view, config, pool, total_steps)
-
-
-def trained_by(policy: Servers) -> Mapping[str, PolicyTrainer]:
-    """Return the trained policies, by name, that this policy's engines serve: the policy itself, or its adapters."""
-    if isinstance(policy, SharedBase):
-        return policy.adapters
-    return {policy.name: policy} if isinstance(policy, PolicyTrainer) else {}

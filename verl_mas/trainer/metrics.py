@@ -9,18 +9,22 @@ updates since the version that sampled it. A row is as stale as its oldest token
 
 from __future__ import annotations
 
+import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
 
 from verl_mas.advantage.kernel import per_token
+from verl_mas.errors import UpdateFailed
+from verl_mas.run_folder.checkpoints import Checkpoint
 from verl_mas.run_folder.metrics import names as metric_names
+from verl_mas.run_folder.metrics.findings import STEPS
 from verl_mas.verl_ import data_plane, row
-from verl_mas.verl_.row import LOSS_MASK, OLD_LOG_PROBS, ROLLOUT_LOG_PROBS, RowKey, RowTags, TagValues, is_padding
+from verl_mas.verl_.row import RowKey, RowTags, TagValues, is_padding
 from verl_mas.verl_.types import Fields
 
 if TYPE_CHECKING:
@@ -66,34 +70,24 @@ def agent_metrics(
     agents = np.array([tag.agent for tag in tags], dtype=object)
     sessions = len({(key.uid, key.session) for key in columns.keys})
     lengths = np.array([tag.response_len for tag in tags], dtype=float)
-    prompts = np.array([tag.prompt_len for tag in tags], dtype=float)
-    malformed = np.array([tag.malformed for tag in tags], dtype=float)
-    rewards = {
-        "score": columns.scores.numpy(),
-        "team": np.array([tag.team_reward for tag in tags], dtype=np.float32),
-        "local": np.array([tag.local_reward for tag in tags], dtype=np.float32),
-        "penalty": np.array([tag.penalty for tag in tags], dtype=np.float32),
+    averaged = {
+        "reward/score": columns.scores.numpy(),
+        "reward/team": np.array([tag.team_reward for tag in tags], dtype=np.float32),
+        "reward/local": np.array([tag.local_reward for tag in tags], dtype=np.float32),
+        "reward/penalty": np.array([tag.penalty for tag in tags], dtype=np.float32),
+        "malformed": np.array([tag.malformed for tag in tags], dtype=float),
+        "length/response": lengths,
+        "length/prompt": np.array([tag.prompt_len for tag in tags], dtype=float),
     }
     values: dict[str, float] = {}
     for agent in dict.fromkeys(agents):
-        of = agents == agent
-        own = {f"reward/{part}": float(value[of].mean()) for part, value in rewards.items()}
-        own |= {
-            "acts": float(of.sum()),
-            "acts_per_session": float(of.sum()) / sessions,
-            "malformed": float(malformed[of].mean()),
-            "length/response": float(lengths[of].mean()),
-            "length/response_longest": float(lengths[of].max()),
-            "length/prompt": float(prompts[of].mean()),
-        }
+        of, acts = agents == agent, float((agents == agent).sum())
+        own = {name: column[of].mean() for name, column in averaged.items()}
+        own |= {"acts": acts, "acts_per_session": acts / sessions, "length/response_longest": lengths[of].max()}
         if advantages is not None:
             adv = advantages.numpy()[of]
-            own |= {
-                "advantage/mean": float(adv.mean()),
-                "advantage/std": float(adv.std()),
-                "advantage/zero": float((adv == 0).mean()),
-            }
-        values |= {metric_names.agent(str(agent), key): value for key, value in own.items()}
+            own |= {"advantage/mean": adv.mean(), "advantage/std": adv.std(), "advantage/zero": (adv == 0).mean()}
+        values |= {metric_names.agent(str(agent), key): float(value) for key, value in own.items()}
     return values | {_agent_first(key): value for key, value in (diagnostics or {}).items()}
 
 
@@ -106,9 +100,9 @@ def log_prob_metrics(parts: Mapping[str, PolicyRows], limits: Mapping[str, float
     apart: dict[str, list[torch.Tensor]] = defaultdict(list)
     limit: dict[str, float] = {}
     for name, part in parts.items():
-        if OLD_LOG_PROBS not in part.data:  # the trainer computed no log-probs
+        if row.OLD_LOG_PROBS not in part.data:  # the trainer computed no log-probs
             continue
-        new, old, mask = (part.data[column] for column in (OLD_LOG_PROBS, ROLLOUT_LOG_PROBS, LOSS_MASK))
+        new, old, mask = (part.data[column] for column in (row.OLD_LOG_PROBS, row.ROLLOUT_LOG_PROBS, row.LOSS_MASK))
         agents = [_sampled_by(tag, step) for tag in part.batch.tags]
         numbers = {agent: number for number, agent in enumerate(dict.fromkeys(agents))}
         # Process all rows at once, because a few calls of torch per row would take most of the driver's time here.
@@ -119,7 +113,7 @@ def log_prob_metrics(parts: Mapping[str, PolicyRows], limits: Mapping[str, float
             limit[agent] = limits[name]
     values: dict[str, float] = {}
     for agent, rows in apart.items():
-        found = np.concatenate([row.numpy() for row in rows])
+        found = np.concatenate([each.numpy() for each in rows])
         if found.size:
             own = {"mean": found.mean(), "max": found.max(), "tokens": found.size, "limit": limit[agent]}
             values |= {metric_names.agent(agent, f"log_probs/{key}"): float(value) for key, value in own.items()}
@@ -241,3 +235,54 @@ class TokenCount:
 
 def _trainable_tokens(tags: Iterable[TagValues]) -> int:
     return sum(tag[row.RESPONSE_LEN] for tag in tags if tag.get(row.TRAINABLE))
+
+
+# Key of the first distances in the `run.json` of a checkpoint.
+FIRST = "first distance of engine and trainer"
+TIMES = 3  # limit as a multiple of the first distance; in healthy steps, the distance grows less
+AT_ONCE = 2  # number of comparisons after a start; in these, one distance above the limit ends the run
+FEWEST = 64  # minimum tokens of a comparison; in bfloat16, single tokens may differ by more than the limit
+
+
+class Agreement:
+    """Checks that engines sample with the weights that are trained, and ends the run if they do not.
+
+    `log_prob_metrics` compares the log-probs of engine and trainer. At the first comparison, both have the initial
+    weights of the run, so the distance comes from rounding and from sampling parameters such as a penalty. If new
+    weights do not arrive, each update increases the distance.
+
+    `resumed`: the checkpoint from which the run continues; it has the first distances of its agents.
+
+    `corrected`: whether the loss corrects for probabilities that differ between engines and trainer. If it does, the
+    distance may grow over time.
+    """
+
+    def __init__(self, resumed: Checkpoint | None = None, *, corrected: bool = False):
+        self.first: dict[str, float] = dict(cast("Fields", resumed.run).get(FIRST, {})) if resumed else {}
+        self._corrected = corrected
+        self._compared: Counter[str] = Counter()
+        self._apart: Counter[str] = Counter()  # consecutive comparisons above the limit
+
+    def add(self, metrics: Mapping[str, float], step: int) -> None:
+        """Raise UpdateFailed if an agent's engine seems to have other weights than the trainer.
+
+        In the first comparisons after a start, one distance above the limit raises the error. Later, `STEPS`
+        consecutive distances above the limit raise it; if `corrected` is true, later comparisons never raise it.
+        """
+        for name in metric_names.names_in(metrics, metric_names.AGENT, "log_probs/mean"):
+            keys = (metric_names.agent(name, f"log_probs/{key}") for key in ("mean", "limit", "tokens"))
+            mean, limit, tokens = (metrics[key] for key in keys)
+            if tokens < FEWEST:
+                continue
+            first = self.first.setdefault(name, mean)
+            self._compared[name] += 1
+            self._apart[name] = self._apart[name] + 1 if mean > max(limit, TIMES * first) else 0
+            most = 1 if self._compared[name] <= AT_ONCE else math.inf if self._corrected else STEPS
+            if self._apart[name] >= most:
+                raise UpdateFailed(
+                    f"in step {step} the log-probs of engine and trainer differ by {mean:.2g} per token of agent "
+                    f"{name}, and by {first:.2g} at first\n"
+                    f"  rule: both have the weights of the same step, and rounding explains at most {limit:g}\n"
+                    "  fix:  install the versions of versions/constraints.txt, and read in the engine's log whether it "
+                    "takes the weights; if the policy itself has diverged, resume with a smaller optim.lr"
+                )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import ray
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.tracking import FileLogger, Tracking
@@ -131,7 +131,7 @@ def attempt(run: Run, resumed: int | None) -> dict[str, object]:
         "git": git_state(Path.cwd()),
         "seeds": dict(seeds(OmegaConf.to_container(run.config, resolve=True))),
         "host": {"name": socket.gethostname(), "cpus": cores(), "python": sys.executable},
-        "cluster": _machines(run) if ray.is_initialized() else None,
+        "cluster": cluster(ray.nodes(), run.config.trainer.device) if ray.is_initialized() else None,
     }
 
 
@@ -167,35 +167,35 @@ def seeds(config: object, name: str = "") -> Iterator[tuple[str, object]]:
             yield from seeds(value, path)
 
 
-def _machines(run: Run) -> dict[str, object]:
-    """Describe the cluster. On the CPU, Ray's counts serve only for scheduling and are replaced."""
-    seen = cluster(ray.nodes())
-    return seen | {"gpus": 0, "cpus": cores()} if run.config.trainer.device == "cpu" else seen
+def cluster(nodes: Sequence[Mapping[str, object]], device: str) -> dict[str, object]:
+    """Sum up the resources that Ray has. On the CPU, Ray's counts serve only for scheduling and are replaced.
 
-
-def cluster(nodes: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    """Sum up the resources that Ray has. `nodes` comes from `ray.nodes()`."""
+    `nodes` comes from `ray.nodes()`.
+    """
     alive = [resources for node in nodes if node["Alive"] and isinstance(resources := node["Resources"], dict)]
     kinds = sorted({name.partition(":")[2] for node in alive for name in node if name.startswith("accelerator_type:")})
-
-    def total(name: str) -> float:
-        return sum(float(node.get(name, 0)) for node in alive)
-
-    memory = round(total("memory") / GIB, 1)
-    return {"nodes": len(alive), "gpus": total("GPU"), "gpu": kinds, "cpus": total("CPU"), "memory_gib": memory}
+    gpus, cpus, memory = (sum(float(node.get(name, 0)) for node in alive) for name in ("GPU", "CPU", "memory"))
+    if device == "cpu":
+        gpus, cpus = 0, cores()
+    return {"nodes": len(alive), "gpus": gpus, "gpu": kinds, "cpus": cpus, "memory_gib": round(memory / GIB, 1)}
 
 
 def places(run: Run, folder: Path) -> str:
     """Format the paths of everything that a run writes as a block of lines for the log."""
     trainer, records = run.config.trainer, folder_of(run.mas.trajectories, str(folder))
-    every = trainer.save_freq
+    every, project, experiment = trainer.save_freq, trainer.project_name, trainer.experiment_name
+    names = [trainer.logger] if isinstance(trainer.logger, str) else list(trainer.logger or ())
+    files = {
+        metrics.LOGGER: metrics.file_of_verl(project, experiment).absolute(),
+        "tensorboard": Path(os.environ.get("TENSORBOARD_DIR", f"tensorboard_log/{project}/{experiment}")).absolute(),
+    }
     rows = {
         "settings": str(folder / about.FILE),
         "metrics": str(folder / metrics.FILE),
         "timeline": str(folder / timeline.FILE),
         "sessions": str(records) if run.mas.trajectories.enabled else "none (mas.trajectories.enabled=false)",
         "checkpoints": f"{folder}/global_step_N, every {every} steps" if every > 0 else "none (trainer.save_freq=-1)",
-        "loggers": ", ".join(_loggers(trainer)) or "none",
+        "loggers": ", ".join(f"{name} ({files[name]})" if name in files else name for name in names) or "none",
     }
     if (folder / worker_log.FILE).exists():
         rows["all output"] = str(folder / worker_log.FILE)
@@ -207,17 +207,6 @@ def ending(folder: Path, result: str) -> str:
     log, run = folder / worker_log.FILE, shlex.quote(str(folder))
     lines = [f"  {command:6} verl-mas {command} {run}" for command in ("report", "view")]
     return "\n".join([result, *lines, *([f"  {'log':6} {log}"] if log.exists() else [])])
-
-
-def _loggers(trainer: DictConfig) -> Iterator[str]:
-    names = [trainer.logger] if isinstance(trainer.logger, str) else list(trainer.logger or ())
-    project, experiment = trainer.project_name, trainer.experiment_name
-    known = {
-        metrics.LOGGER: metrics.file_of_verl(project, experiment),
-        "tensorboard": Path(os.environ.get("TENSORBOARD_DIR", f"tensorboard_log/{project}/{experiment}")),
-    }
-    for name in names:
-        yield f"{name} ({known[name].absolute()})" if name in known else str(name)
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -1,6 +1,5 @@
 """Processes the rows of one training step, from the replay buffer to the optimisers."""
 
-import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,23 +13,12 @@ from verl_mas.advantage import AdvantageInput, AdvantageOptions, RunningScores, 
 from verl_mas.config.run import Run
 from verl_mas.trainer.checkpoint import running_state
 from verl_mas.trainer.loss_weights import RowWeights
-from verl_mas.verl_ import data_plane
+from verl_mas.verl_ import data_plane, row
 from verl_mas.verl_.data_plane import Rows
-from verl_mas.verl_.row import (
-    ADVANTAGES,
-    GLOBAL_STEPS,
-    RESPONSE_MASK,
-    RETURNS,
-    SCORES,
-    VALUES,
-    RowKey,
-    RowTags,
-    is_padding,
-)
+from verl_mas.verl_.row import RowKey, RowTags, is_padding
 
-logger = logging.getLogger(__name__)
 # The fields that the driver reads from every row.
-COLUMNS = (RESPONSE_MASK, SCORES)
+COLUMNS = (row.RESPONSE_MASK, row.SCORES)
 
 
 @dataclass
@@ -66,46 +54,26 @@ def in_order(batch: Rows) -> Rows:
 
     def sort_key(i: int) -> tuple[int, int, str, int, int]:
         key = RowKey.parse(batch.keys[i])
-        return batch.tags[i][GLOBAL_STEPS], len(key.uid), key.uid, key.session, key.index
+        return batch.tags[i][row.GLOBAL_STEPS], len(key.uid), key.uid, key.session, key.index
 
     batch.reorder(sorted(range(len(batch)), key=sort_key))
     return batch
 
 
-def read_columns(batch: Rows) -> Columns:
-    return _columns(batch, _scores_and_masks(batch.keys, data_plane.read(batch, COLUMNS)))
+def read_columns(batch: Rows, parts: Iterable[PolicyRows] = ()) -> Columns:
+    """Return the columns of a batch. Rows of `parts` have been read, so only the other rows are read."""
+    values = {key: own for part in parts for key, own in _scores_and_masks(part.batch, part.data).items()}
+    if unread := [i for i, key in enumerate(batch.keys) if key not in values]:
+        rest = data_plane.select(batch, unread)
+        values |= _scores_and_masks(rest, data_plane.read(rest, COLUMNS))
+    scores, masks = zip(*(values[key] for key in batch.keys), strict=True)
+    keys, tags = list(map(RowKey.parse, batch.keys)), list(map(RowTags.of, batch.tags))
+    return Columns(keys, tags, torch.stack([score.sum() for score in scores]).float(), masks)
 
 
-def step_columns(batch: Rows, parts: Iterable[PolicyRows]) -> Columns:
-    """Return the columns of all rows of the step. Rows of `parts` have been read, so only other rows are read."""
-    fields_of = {key: row for part in parts for key, row in _scores_and_masks(part.batch.keys, part.data).items()}
-    if rest := [i for i, key in enumerate(batch.keys) if key not in fields_of]:
-        untrained = data_plane.select(batch, rest)
-        fields_of |= _scores_and_masks(untrained.keys, data_plane.read(untrained, COLUMNS))
-    return _columns(batch, fields_of)
-
-
-def _scores_and_masks(keys: Sequence[str], data: TensorDict) -> dict[str, tuple[Tensor, Tensor]]:
-    return dict(zip(keys, zip(data[SCORES].unbind(), data[RESPONSE_MASK].unbind(), strict=True), strict=True))
-
-
-def _columns(batch: Rows, fields_of: Mapping[str, tuple[Tensor, Tensor]]) -> Columns:
-    return Columns(
-        keys=[RowKey.parse(key) for key in batch.keys],
-        tags=[RowTags.of(tag) for tag in batch.tags],
-        scores=torch.stack([fields_of[key][0].sum() for key in batch.keys]).float(),
-        masks=[fields_of[key][1] for key in batch.keys],
-    )
-
-
-def stack_columns(columns: Sequence[Columns]) -> Columns:
-    """Concatenate the columns of several batches."""
-    return Columns(
-        keys=[key for c in columns for key in c.keys],
-        tags=[tag for c in columns for tag in c.tags],
-        scores=torch.cat([c.scores for c in columns]),
-        masks=[mask for c in columns for mask in c.masks],
-    )
+def _scores_and_masks(rows: Rows, data: TensorDict) -> dict[str, tuple[Tensor, Tensor]]:
+    columns = zip(data[row.SCORES].unbind(), data[row.RESPONSE_MASK].unbind(), strict=True)
+    return dict(zip(rows.keys, columns, strict=True))
 
 
 class Credit:
@@ -167,26 +135,24 @@ class Credit:
 
 def write_advantages(batch: Rows, columns: Columns, per_row: Tensor, parts: Mapping[str, PolicyRows]) -> None:
     """Write the advantages of every row; padding gets zeros. Untrained rows need advantages for the metrics."""
-    number = {key: i for i, key in enumerate(batch.keys)}
-    placed: set[str] = set()
+    of_row = dict(zip(batch.keys, zip(per_row, columns.masks, strict=True), strict=True))
     for part in parts.values():
-        row_indices = [number.get(key) for key in part.batch.keys]
-        part.advantages = torch.stack([per_row[i] if i is not None else per_row.new_zeros(()) for i in row_indices])
-        masks = [columns.masks[i] if i is not None else NO_TOKENS for i in row_indices]
-        new = {**part.changed, **part.weights.fields, **(part.of_tokens or as_nested(part.advantages, masks))}
-        part.batch = data_plane.write(part.batch, new)
-        placed.update(part.batch.keys)
-    if rest := [i for i, key in enumerate(batch.keys) if key not in placed]:
+        advantages, masks = zip(*(of_row.pop(key, PADDING) for key in part.batch.keys), strict=True)
+        part.advantages = torch.stack(advantages)
+        own = part.of_tokens or as_nested(part.advantages, masks)
+        part.batch = data_plane.write(part.batch, {**part.changed, **part.weights.fields, **own})
+    if rest := [i for i, key in enumerate(batch.keys) if key in of_row]:
         data_plane.write(data_plane.select(batch, rest), as_nested(per_row[rest], [columns.masks[i] for i in rest]))
 
 
-NO_TOKENS = torch.zeros(1, dtype=torch.int64)
+# Advantage and mask of a padding row.
+PADDING = torch.tensor(0.0), torch.zeros(1, dtype=torch.int64)
 
 
 def as_nested(per_row: Tensor, masks: Sequence[Tensor]) -> dict[str, Tensor]:
     """Return the fields in which every token has its row's advantage."""
     tokens = to_tokens(per_row, torch.nested.as_nested_tensor(list(masks), layout=torch.jagged))
-    return {ADVANTAGES: tokens, RETURNS: tokens}
+    return {row.ADVANTAGES: tokens, row.RETURNS: tokens}
 
 
 def gae(part: PolicyRows, values: Tensor, gamma: float, lam: float) -> None:
@@ -196,26 +162,22 @@ def gae(part: PolicyRows, values: Tensor, gamma: float, lam: float) -> None:
     would lose a score on a final observation. `values` [N, T]: the critic's value of each token. Advantages are
     whitened over all rows, as in verl.
     """
-    nested = part.data[RESPONSE_MASK]
-    rows = TensorDict({VALUES: values, **part.data.select(SCORES, RESPONSE_MASK)}, len(part.batch)).to_padded_tensor()
-    mask = rows[RESPONSE_MASK]
+    nested = part.data[row.RESPONSE_MASK]
+    columns = {row.VALUES: values, **part.data.select(*COLUMNS)}
+    rows = TensorDict(columns, len(part.batch)).to_padded_tensor()
+    values, mask, scores = rows[row.VALUES], rows[row.RESPONSE_MASK], rows[row.SCORES]
     last = (mask * torch.arange(mask.shape[-1])).argmax(-1, keepdim=True)
-    rewards = torch.zeros_like(rows[SCORES]).scatter(-1, last, rows[SCORES].sum(-1, keepdim=True))
+    rewards = torch.zeros_like(scores).scatter(-1, last, scores.sum(-1, keepdim=True))
+    advantages, returns = torch.zeros_like(rewards), values
     # verl cannot whiten fewer than two tokens. A policy whose rows were all rejected learns nothing from the step.
-    few = int(mask.sum()) < 2
-    advantages, returns = torch.zeros_like(rewards), rows[VALUES]
-    if not few:
-        advantages, returns = compute_gae_advantage_return(rewards, rows[VALUES], mask, gamma, lam)
-    part.of_tokens = {
-        ADVANTAGES: response_to_nested(advantages, nested),
-        RETURNS: response_to_nested(returns, nested),
-    }
+    if int(mask.sum()) >= 2:
+        advantages, returns = compute_gae_advantage_return(rewards, values, mask, gamma, lam)
+        earned, errors = returns[mask.bool()], (returns - values)[mask.bool()]
+        part.metrics["critic/values/mean"] = float(values[mask.bool()].mean())
+        part.metrics["critic/vf_explained_var"] = float(1 - errors.var() / (earned.var() + 1e-5))
+    written = {row.ADVANTAGES: advantages, row.RETURNS: returns}
+    part.of_tokens = {name: response_to_nested(tokens, nested) for name, tokens in written.items()}
     part.advantages = (advantages * mask).sum(-1) / mask.sum(-1).clamp(min=1)
-    if few:
-        return
-    earned, errors = returns[mask.bool()], (returns - rows[VALUES])[mask.bool()]
-    part.metrics["critic/values/mean"] = float(rows[VALUES][mask.bool()].mean())
-    part.metrics["critic/vf_explained_var"] = float(1 - errors.var() / (earned.var() + 1e-5))
 
 
 def without_zero_advantage(part: PolicyRows, updates: int, multiple: int) -> list[int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,15 +114,11 @@ class Timeline:
         self._write(TimelineEvent(event, self.step, begin, max(begin, end), policy, self._pools.get(policy, "")))
 
     @contextmanager
-    def span(
-        self, event: str, policy: str = "", into: MutableMapping[str, float] | None = None, key: str = ""
-    ) -> Iterator[None]:
-        """Time the enclosed block and write it as an event. Its seconds are also stored in `into[key]`."""
+    def span(self, event: str, policy: str = "") -> Iterator[None]:
+        """Time the enclosed block and write it as an event."""
         begin = clock.now()
         yield
         end = clock.now()
-        if into is not None:
-            into[key] = end - begin
         self.add(event, begin, end, policy)
         if self._since is None:
             return
@@ -200,19 +196,15 @@ def read_timeline(run: Path) -> list[TimelineEvent]:
         fix = "give that folder; an evaluation has no timeline"
         raise DataError(value, rule=rule, fix=fix)
     events: list[TimelineEvent] = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        if number == 1 and line == "[":
-            continue
+    for index, line in enumerate(file.read_text(encoding="utf-8").splitlines()):
         try:
             event = TimelineEvent.of(json.loads(line.rstrip(",")))
         except (ValueError, TypeError, KeyError):
-            # A process that is killed leaves at most a part of its last line.
-            if number == 1 or not line.startswith("{"):
-                value = f"{file}, line {number}: {line[:80]!r}"
-                rule = "every line is an event of a run, as JSON"
-                fix = f"give the {FILE} of a run"
-                raise DataError(value, rule=rule, fix=fix) from None
-            continue
+            # `[` opens the array. A process that is killed leaves at most a part of its last line.
+            if line == "[" or (index and line.startswith("{")):
+                continue
+            value, rule = f"{file}, line {index + 1}: {line[:80]!r}", "every line is an event of a run, as JSON"
+            raise DataError(value, rule=rule, fix=f"give the {FILE} of a run") from None
         if event.event == START:
             events = [earlier for earlier in events if earlier.step < event.step]
         events.append(event)

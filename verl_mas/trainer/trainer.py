@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from omegaconf import DictConfig, open_dict
@@ -18,7 +19,7 @@ from verl.experimental.reward_loop import RewardLoopManager
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
-from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
+from verl.workers.rollout.llm_server import LLMServerManager
 from verl.workers.rollout.replica import get_rollout_replica_class
 
 from verl_mas.config.adapters import host_policy
@@ -34,29 +35,22 @@ from verl_mas.rollout.team_client import Served
 from verl_mas.run_folder.checkpoints import DATA_FILE, to_resume
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.run_folder.metrics.findings import Findings
+from verl_mas.trainer import metrics as step_metrics
 from verl_mas.trainer import timeline
-from verl_mas.trainer.agreement import FIRST, Agreement
 from verl_mas.trainer.batching import by_policy
-from verl_mas.trainer.checkpoint import Checkpoints, check_resume, reading, run_identity
+from verl_mas.trainer.checkpoint import Checkpoints, Saved, check_resume, reading, run_identity
 from verl_mas.trainer.filters import TaskFilter
-from verl_mas.trainer.made_policies import make, trained_by
-from verl_mas.trainer.metrics import (
-    TokenCount,
-    agent_metrics,
-    log_prob_metrics,
-    policy_metrics,
-    staleness_metrics,
-    step_line,
-)
+from verl_mas.trainer.made_policies import make
+from verl_mas.trainer.metrics import FIRST, Agreement, TokenCount
 from verl_mas.trainer.policies.local_policy import PROFILED, LocalPolicy
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 from verl_mas.trainer.policies.servers import FrozenPolicy
 from verl_mas.trainer.policies.snapshots import refresh, snapshot_metrics
 from verl_mas.trainer.pools.nodes import check_nodes
-from verl_mas.trainer.pools.pools import Pools
+from verl_mas.trainer.pools.pools import Pools, nodes_of, place
 from verl_mas.trainer.recorded import Recorded
 from verl_mas.trainer.starting import note_when_ready, sent_times, side_by_side, turns
-from verl_mas.trainer.step import Credit, PolicyRows, in_order, step_columns, write_advantages
+from verl_mas.trainer.step import Credit, PolicyRows, in_order, read_columns, write_advantages
 from verl_mas.trainer.timeline import Timeline
 from verl_mas.trainer.validation import SessionValidation
 from verl_mas.trainer.watcher import name_actors
@@ -83,6 +77,8 @@ class TeamTrainer(Recorded, SessionValidation):
     mode: ClassVar[Mode]
     timeline = Timeline()  # without a file, for an evaluation
     _initialized = 0.0  # when `init` ended, by `clock.now`
+    # Time-sliced pool -> actor that swaps the engines of the pool's policies when no request runs.
+    slices: Mapping[str, Actor] = MappingProxyType({})
     agent_loop_manager: MasAgentLoopManager
 
     def __init__(self, config: DictConfig):
@@ -95,7 +91,7 @@ class TeamTrainer(Recorded, SessionValidation):
         self.resumed = to_resume(config)
         self.identity = run_identity(self.run)
         if self.resumed:
-            check_resume(self.resumed, self.identity, config, self.mode.asynchronous)
+            check_resume(self.resumed, self.run, self.identity)
         corrections = [self.run.view(name).correction for name in self.run.trained]
         corrected = any(each.get("rollout_is") or each.get("rollout_rs") for each in corrections)
         self.agreement = Agreement(self.resumed, corrected=corrected)
@@ -128,8 +124,8 @@ class TeamTrainer(Recorded, SessionValidation):
             self._init_dataloader()
             self._init_dump_executor()
             self.pools = Pools(self.run)
-            self.pools.create()
-            raise_all(check_nodes(self.run, self.pools.nodes))
+            place(self.pools.all)
+            raise_all(check_nodes(self.run, nodes_of(self.pools.all)))
         self._start_side_by_side()
         for pool, served in self._served.items():
             logger.info("pool %s: serving=%s (%s)", pool, served.way, served.reason)
@@ -137,12 +133,11 @@ class TeamTrainer(Recorded, SessionValidation):
             logger.info("policy %s: %s", name, training_path(self.run.view(name).config))
         self._engines_started()
         name_actors(self._actors())
-        # verl loads checkpoints through this attribute.
-        saved = {name: each for policy in self.policies.values() for name, each in policy.saved.items()}
         queue = data_plane if self.mode.asynchronous else None
         facts = {**self.identity, FIRST: self.agreement.first}
+        # verl loads checkpoints through this attribute.
         self.actor_rollout_wg = Checkpoints(
-            saved, self.config.trainer, facts, self.credit.running, describe(self.run), queue
+            self.saved, self.config.trainer, facts, self.credit.running, describe(self.run), queue
         )
         with self.timeline.span(timeline.CHECKPOINT) if self.resumed else nullcontext():
             self._load_checkpoint()
@@ -173,7 +168,7 @@ class TeamTrainer(Recorded, SessionValidation):
     def _actors(self) -> dict[str, list[Actor]]:
         workers = {f"training worker {{}} of policy {name}": policy.workers for name, policy in self.training.items()}
         servers = {f"engine {{}} of policy {name}": host.servers for name, host in self.policies.items()}
-        return {**workers, **servers}
+        return {**workers, **servers, "time slices {}": list(self.slices.values())}
 
     def _engines_started(self) -> None:
         """Hook of the modes, called when the engines of all policies have started and sleep."""
@@ -189,9 +184,14 @@ class TeamTrainer(Recorded, SessionValidation):
         self.reward_loop_manager = workers
 
     @property
+    def saved(self) -> dict[str, Saved]:
+        """The policies that a checkpoint contains, including adapters and their bases."""
+        return {name: policy for host in self.policies.values() for name, policy in host.saved.items()}
+
+    @property
     def trained(self) -> dict[str, PolicyTrainer]:
         """The policies that are updated, including adapters."""
-        return {name: policy for host in self.policies.values() for name, policy in trained_by(host).items()}
+        return {name: policy for name, policy in self.saved.items() if isinstance(policy, PolicyTrainer)}
 
     @property
     def training(self) -> dict[str, LocalPolicy]:
@@ -199,13 +199,13 @@ class TeamTrainer(Recorded, SessionValidation):
         return {name: policy for name, policy in self.policies.items() if isinstance(policy, LocalPolicy)}
 
     def get_llm_client(self) -> Served:  # type: ignore[override]
-        homes = {name: host_policy(self.mas, name) for name, spec in self.mas.policies.items() if not spec.remote}
-        served = {name: self._client_of(home, adapter=None if name == home else name) for name, home in homes.items()}
+        served = {}
+        for name in (name for name, spec in self.mas.policies.items() if not spec.remote):
+            home = host_policy(self.mas, name)
+            slices = self.slices.get(self.mas.policies[home].pool)
+            adapter = None if name == home else name
+            served[name] = self.policies[home].client(adapter, slices, resumes=self.mode.asynchronous)
         return Served(served, self._workers)
-
-    def _client_of(self, home: str, adapter: str | None) -> LLMServerClient:
-        """Make a client of a policy's engines. `adapter`: the policy whose adapter serves the requests."""
-        return self.policies[home].client(adapter)
 
     def get_teacher_client(self) -> None:
         return None
@@ -339,7 +339,7 @@ class TeamTrainer(Recorded, SessionValidation):
         with marked_timer("old_log_prob", timing_raw, color="blue"):
             self._run_by_host(parts, lambda name: self._compute_log_probs(name, parts[name]))
         with marked_timer("adv", timing_raw, color="brown"):
-            columns = step_columns(batch, parts.values())
+            columns = read_columns(batch, parts.values())
             per_row, diagnostics = self.credit.of_step(columns, trained_on, parts.values())
             write_advantages(batch, columns, per_row, parts)
             for dispatched in {batch.tags[i][row.GLOBAL_STEPS] for i in trained_on}:
@@ -347,17 +347,17 @@ class TeamTrainer(Recorded, SessionValidation):
                 self.agent_loop_manager.record_advantages(dispatched, {batch.keys[i]: float(per_row[i]) for i in rows})
         with marked_timer("update_actor", timing_raw, color="red"):
             self._run_by_host(parts, lambda name: self._update(name, parts[name]))
-        metrics.update(agent_metrics(columns, per_row if trained_on else None, diagnostics))
-        metrics.update(policy_metrics(parts, list(self.trained)))
+        metrics.update(step_metrics.agent_metrics(columns, per_row if trained_on else None, diagnostics))
+        metrics.update(step_metrics.policy_metrics(parts, list(self.trained)))
         limits = {name: policy.log_prob_limit for name, policy in self.trained.items()}
-        metrics.update(compared := log_prob_metrics(parts, limits, self.global_steps))
+        metrics.update(compared := step_metrics.log_prob_metrics(parts, limits, self.global_steps))
         self.agreement.add(compared, self.global_steps)
         metrics.update(snapshot_metrics(self.policies, self.global_steps))
         if self.mode.asynchronous:
             metrics.update(idle)
             buffered_tags = self.replay_buffer.partitions[data_plane.TRAIN]
             metrics.update(self.token_count.add(self._sessions.trainable_tokens, parts, buffered_tags, batch))
-            metrics.update(staleness_metrics(parts, self.global_steps))
+            metrics.update(step_metrics.staleness_metrics(parts, self.global_steps))
         return self._join_rows(batch, parts)
 
     def _sample(self, tasks: int) -> tuple[Rows, dict[str, float]]:
@@ -394,7 +394,7 @@ class TeamTrainer(Recorded, SessionValidation):
     def _compute_log_probs(self, name: str, part: PolicyRows) -> None:
         policy = self.trained[name]
         policy.global_steps = self.global_steps
-        with self.timeline.span(timeline.LOG_PROBS, name, part.metrics, "timing/old_log_prob"):
+        with self.timeline.span(timeline.LOG_PROBS, name), marked_timer("timing/old_log_prob", part.metrics):
             part.batch = policy.prepare(part.batch, part.metrics)
             part.data, part.changed = policy.read(part.batch, part.metrics)
             policy.weigh(part)
@@ -402,7 +402,7 @@ class TeamTrainer(Recorded, SessionValidation):
 
     def _update(self, name: str, part: PolicyRows) -> None:
         policy = self.trained[name]
-        with self.timeline.span(timeline.UPDATE, name, part.metrics, "timing/update"):
+        with self.timeline.span(timeline.UPDATE, name), marked_timer("timing/update", part.metrics):
             policy.update(policy.rows_to_train(part), part.metrics, counted=part.weights.total)
 
     def _join_rows(self, batch: Rows, parts: Mapping[str, PolicyRows]) -> Rows:
@@ -422,7 +422,7 @@ class TeamTrainer(Recorded, SessionValidation):
         self, batch: Rows, metrics: dict[str, float], timing_raw: dict[str, float], global_steps: int, epoch: int
     ) -> None:
         super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)
-        logger.info("%s", step_line(global_steps, metrics, timing_raw, list(self.trained)))
+        logger.info("%s", step_metrics.step_line(global_steps, metrics, timing_raw, list(self.trained)))
         for finding in self._findings.add(metrics):
             logger.warning("step %d | %s", global_steps, finding.text)
 

@@ -21,11 +21,11 @@ from verl_mas.run_folder.metrics import names as metric_names
 from verl_mas.run_folder.metrics.names import CORE
 from verl_mas.trainer.metrics import agent_metrics, result_of
 from verl_mas.trainer.pass_at_k import mean_of_sets, report
-from verl_mas.trainer.step import Columns, in_order, read_columns, stack_columns
+from verl_mas.trainer.step import COLUMNS, PolicyRows, in_order, read_columns
 from verl_mas.trainer.timeline import VALIDATE, Timeline
 from verl_mas.verl_ import data_plane, row
 from verl_mas.verl_.data_plane import Rows
-from verl_mas.verl_.row import RowTags, session_key
+from verl_mas.verl_.row import RowKey, RowTags, session_key
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.reply import CheckedVerdict
 
@@ -36,11 +36,13 @@ if TYPE_CHECKING:
 
 # A child of verl's logger, which has the handler in the trainer's process.
 logger = logging.getLogger(f"verl.{__name__}")
+# Fields of a session, which are read from its last row.
+OF_SESSION = (row.NUM_TURNS, row.REWARD_MODEL, row.DATA_SOURCE, row.EXTRA_FIELDS)
 
 
 @dataclass
 class ScoredSession:
-    """One finished session, with its acts in order."""
+    """One finished session."""
 
     uid: str
     number: int
@@ -50,17 +52,14 @@ class ScoredSession:
     score: float
     info: Fields
     verdicts: Mapping[str, Sequence[CheckedVerdict]] = field(default_factory=dict)
-    acts: list[tuple[str, str, str]] = field(default_factory=list)  # agent, prompt, reply
+    prompt: str = ""  # of the first act
+    text: str = ""  # all replies, in order
 
     @property
     def value(self) -> float:
         """The accuracy if the scorer gives one, else the score."""
         accuracy = self.info.get("acc")
         return float(self.score if accuracy is None else accuracy)
-
-    @property
-    def text(self) -> str:
-        return "\n\n".join(f"[{agent}] {reply}" for agent, _, reply in self.acts)
 
 
 class SessionValidation(PPOTrainer):
@@ -76,7 +75,7 @@ class SessionValidation(PPOTrainer):
 
     def _validate(self) -> dict[str, float]:
         sessions: list[ScoredSession] = []
-        columns: list[Columns] = []
+        parts: list[PolicyRows] = []
         expected: dict[tuple[str, str], int] = {}
         # The data loader samples the order of tasks with random numbers. Restore the random state afterwards, so that a
         # validation does not affect training.
@@ -85,8 +84,8 @@ class SessionValidation(PPOTrainer):
                 rows = self._roll_out(batch, number, expected)
                 if len(rows):
                     rows = in_order(rows)
-                    columns.append(read_columns(rows))
-                    sessions += self._scored(rows, columns[-1])
+                    parts.append(PolicyRows(rows, data_plane.read(rows, COLUMNS)))
+                    sessions += self._scored(rows)
                     data_plane.clear(rows)
             # Exclude the values that sessions reported, because verl averages them per data source.
             counts = replace(self._counted(), infos={})
@@ -98,9 +97,10 @@ class SessionValidation(PPOTrainer):
                 [session.turns for session in sessions],
                 expected_acc_counts=expected,
             )
-            behaviour = agent_metrics(stack_columns(columns)) | counts.metrics() if columns else {}
-            rates = pass_rates(sessions, expected)
-            metrics = averages | rates | metric_names.of_validation(behaviour) | confusion(sessions)
+            metrics = averages | pass_rates(sessions, expected) | confusion(sessions)
+            if parts:
+                columns = read_columns(data_plane.join([part.batch for part in parts]), parts)
+                metrics |= metric_names.of_validation(agent_metrics(columns) | counts.metrics())
             logger.info("step %d | validation%s", self.global_steps, result_of(metrics))
             return metrics
 
@@ -131,40 +131,34 @@ class SessionValidation(PPOTrainer):
         rows, _ = self.replay_buffer.sample(global_steps=step, partition_id=data_plane.VALIDATION, batch_size=size)
         return rows
 
-    def _scored(self, rows: Rows, columns: Columns) -> Iterator[ScoredSession]:
-        wanted = [row.PROMPTS, row.RESPONSES, row.NUM_TURNS, row.REWARD_MODEL, row.DATA_SOURCE, row.EXTRA_FIELDS]
-        data = data_plane.read(rows, wanted)
-        there = set(data.keys())
-        listed: dict[str, list[Any]] = {
-            name: list(data[name]) if name in there else [None] * len(rows) for name in wanted
-        }
+    def _scored(self, rows: Rows) -> Iterator[ScoredSession]:
+        data = data_plane.read(rows, [row.PROMPTS, row.RESPONSES, *OF_SESSION])
+        columns = {name: list(data[name]) for name in set(data.keys())}
+        prompts, replies, tags = columns[row.PROMPTS], columns[row.RESPONSES], list(map(RowTags.of, rows.tags))
         by_session = defaultdict(list)
-        for i, key in enumerate(columns.keys):
+        for i, key in enumerate(map(RowKey.parse, rows.keys)):
             by_session[key.uid, key.session].append(i)
         for (uid, number), acts in by_session.items():
-            last = acts[-1]
-            extra = unwrap(listed[row.EXTRA_FIELDS][last]) or {}
-            info = dict(extra.get(row.REWARD_EXTRA_INFO) or {})
+            values = {name: unwrap(columns[name][acts[-1]]) for name in OF_SESSION if name in columns}
+            info = dict((values.get(row.EXTRA_FIELDS) or {}).get(row.REWARD_EXTRA_INFO) or {})
             yield ScoredSession(
                 uid=uid,
                 number=number,
-                source=str(unwrap(listed[row.DATA_SOURCE][last]) or "unknown"),
-                truth=(unwrap(listed[row.REWARD_MODEL][last]) or {}).get(row.GROUND_TRUTH),
-                turns=int(unwrap(listed[row.NUM_TURNS][last]) or 0),
-                score=float(columns.tags[last].team_reward),
+                source=str(values.get(row.DATA_SOURCE) or "unknown"),
+                truth=(values.get(row.REWARD_MODEL) or {}).get(row.GROUND_TRUTH),
+                turns=int(values.get(row.NUM_TURNS) or 0),
+                score=float(tags[acts[-1]].team_reward),
                 verdicts=info.pop(row.VERDICTS, {}),
                 info=info,
-                acts=[self._act(columns.tags[i], listed[row.PROMPTS][i], listed[row.RESPONSES][i]) for i in acts],
+                prompt=self.read_text(tags[acts[0]].policy, prompts[acts[0]]),
+                text="\n\n".join(f"[{tags[i].agent}] {self.read_text(tags[i].policy, replies[i])}" for i in acts),
             )
-
-    def _act(self, tags: RowTags, prompt: Tensor, reply: Tensor) -> tuple[str, str, str]:
-        return tags.agent, self.read_text(tags.policy, prompt), self.read_text(tags.policy, reply)
 
     def _show(self, sessions: Sequence[ScoredSession]) -> None:
         """Write sessions to verl's tables and files, with all acts instead of the last one."""
         scores = [session.value for session in sessions]
-        prompts = [session.acts[0][1] if session.acts else "" for session in sessions]
-        table = {"inputs": prompts, "outputs": [session.text for session in sessions], "scores": scores}
+        prompts, texts = [session.prompt for session in sessions], [session.text for session in sessions]
+        table = {"inputs": prompts, "outputs": texts, "scores": scores}
         self._maybe_log_val_generations(**table)
         if folder := self.config.trainer.get("validation_data_dir", None):
             infos = reported(sessions) | {row.UID: [session_key(x.uid, x.number) for x in sessions]}

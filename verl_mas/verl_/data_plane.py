@@ -2,11 +2,10 @@
 
 import asyncio
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 import transfer_queue as tq
@@ -184,10 +183,9 @@ def column(values: Sequence[object]) -> Tensor | NonTensorStack:
     return torch.nested.as_nested_tensor(tensors, layout=torch.strided)
 
 
-@dataclass
-class _Batch:
-    rows: list[StoredRow] = field(default_factory=list)
-    written: asyncio.Future[None] | None = None
+# The partition of rows, and the names of their fields with the numbers of dimensions. Position ids of a policy that
+# reads images have one more dimension than other position ids, so they cannot share a column.
+_Kind: TypeAlias = tuple[str, tuple[tuple[str, int | None], ...]]
 
 
 class Writer:
@@ -198,32 +196,28 @@ class Writer:
 
     def __init__(self) -> None:
         self._writing = asyncio.Lock()
-        # The open batches. A key has the partition and the field names, which all rows of a call must share.
-        self._open: dict[tuple[str, tuple[str, ...]], _Batch] = {}
+        # The open batches: what the rows of a call must share -> the rows, and the task that will write them.
+        self._open: dict[_Kind, tuple[list[StoredRow], asyncio.Future[None]]] = {}
 
     async def put(self, rows: Sequence[StoredRow], partition: str) -> None:
-        """Add rows to the open batch; return when they are written."""
-        kind = partition, tuple(rows[0].fields)
-        batch = self._open.setdefault(kind, _Batch())
-        batch.rows += rows
-        if batch.written is None:
-            batch.written = asyncio.ensure_future(self._write(kind, batch))
-        await asyncio.shield(batch.written)
+        """Add rows to the open batches; return when they are written."""
+        written = set()
+        for row in rows:
+            kind = partition, tuple((name, _dimensions(value)) for name, value in row.fields.items())
+            if kind not in self._open:
+                batch: list[StoredRow] = []
+                self._open[kind] = batch, asyncio.ensure_future(self._write(kind, batch))
+            self._open[kind][0].append(row)
+            written.add(self._open[kind][1])
+        await asyncio.gather(*map(asyncio.shield, written))
 
-    async def _write(self, kind: tuple[str, tuple[str, ...]], batch: _Batch) -> None:
+    async def _write(self, kind: _Kind, batch: Sequence[StoredRow]) -> None:
         async with self._writing:
             # From here on, new rows go into the next batch.
             del self._open[kind]
-            for rows in _alike(batch.rows):
-                for start in range(0, len(rows), ROWS_OF_A_CALL):
-                    await put(rows[start : start + ROWS_OF_A_CALL], kind[0])
+            for start in range(0, len(batch), ROWS_OF_A_CALL):
+                await put(batch[start : start + ROWS_OF_A_CALL], kind[0])
 
 
-def _alike(rows: Sequence[StoredRow]) -> Iterable[list[StoredRow]]:
-    """Group rows whose fields have the same numbers of dimensions, because only such rows can share columns. Position
-    ids of a policy that reads images have one more dimension."""
-    groups: dict[tuple[int | None, ...], list[StoredRow]] = {}
-    for row in rows:
-        dimensions = tuple(field.dim() if isinstance(field, Tensor) else None for field in row.fields.values())
-        groups.setdefault(dimensions, []).append(row)
-    return groups.values()
+def _dimensions(value: object) -> int | None:
+    return value.dim() if isinstance(value, Tensor) else None

@@ -3,14 +3,16 @@
 from pathlib import Path
 
 import pytest
+from transfer_queue import KVBatchMeta
 
-from verl_mas.config.adapters import adapter_table
+from verl_mas.config.adapters import ADAPTER, adapter_table
 from verl_mas.config.run import Run
-from verl_mas.trainer.adapters.policies import AdapterPolicy, SharedBase
+from verl_mas.trainer.adapters.policies import REFERENCE, AdapterPolicy, SharedBase
 from verl_mas.trainer.checkpoint import Checkpoints
 from verl_mas.trainer.modes.sync import MasTrainer
 from verl_mas.trainer.policies.local_policy import Workers
 from verl_mas.trainer.pools.pools import Pools
+from verl_mas.verl_ import data_plane
 
 # Settings with which verl's loss is used unchanged.
 VERLS_LOSS = {"mas__skip_zero_advantage": False, "mas__old_log_probs_every": 1}
@@ -87,6 +89,15 @@ def test_a_base_is_moved_once_per_phase_for_all_of_its_adapters(team, offload, m
 def test_each_adapter_gets_its_own_loss_where_rows_are_weighted(team):
     assert team(mas__loss__weighting="session", **VERLS_LOSS).log == ["loss of one", "loss of two"]
     assert team(mas__loss__weighting="row", **VERLS_LOSS).log == []
+
+
+def test_a_pass_of_the_reference_names_no_adapter(team, monkeypatch):
+    monkeypatch.setattr(data_plane, "for_workers", lambda rows, **given: rows)
+    workers, named = team(**VERLS_LOSS).trained["one"].actor_rollout_wg, []
+    for extra in ({}, {REFERENCE: True}, {REFERENCE: False}):
+        rows = KVBatchMeta(["1-0_0_0"], [{"temperature": 1.0}], "train", extra_info={ADAPTER: "two", **extra})
+        workers.on_rows(lambda rows: named.append(rows.extra_info.get(ADAPTER)), rows)
+    assert named == ["one", None, "one"]
 
 
 def test_adapters_are_saved_and_loaded_while_their_base_is_on_the_device(team, tmp_path):

@@ -134,7 +134,7 @@ def test_rows_that_are_skipped_count_in_the_mean_with_the_tokens_that_were_rejec
     """verl's mean over tokens includes rejected tokens. The loss sapo averages over rows in every mode."""
     masks = [torch.ones(4), torch.zeros(4) if rejected else torch.ones(4), torch.ones(8)]
     policy = object.__new__(PolicyTrainer)
-    policy.plan, policy.view = UpdatePlan(3, 1, 1, 1), settings(skips_zero_advantage=True)
+    policy.plan, policy.view = UpdatePlan(1, 1, 1), settings(skips_zero_advantage=True)
     actor = {"loss_agg_mode": "token-mean", "policy_loss": {"loss_mode": loss}}
     policy.config = OmegaConf.create({"actor_rollout_ref": {"actor": actor}})
     monkeypatch.setattr(policy, "_balance_batch", lambda rows, metrics: rows, raising=False)
@@ -150,7 +150,7 @@ def test_rows_that_are_skipped_count_in_the_mean_with_the_tokens_that_were_rejec
 @pytest.mark.parametrize("shares", [True, False])
 def test_rows_of_a_task_are_side_by_side_where_prefixes_are_shared(monkeypatch, shares):
     policy = object.__new__(PolicyTrainer)
-    policy.plan, policy.view = UpdatePlan(4, 1, 2, 2), settings(shares_prefixes=shares)
+    policy.plan, policy.view = UpdatePlan(1, 2, 2), settings(shares_prefixes=shares)
     monkeypatch.setattr(policy, "_balance_batch", lambda rows, metrics: rows, raising=False)
     keys = ["1-0_0_0", "1-1_0_0", "1-0_1_0", "1-1_1_0"]
     rows = policy.balance(KVBatchMeta(partition_id="train", keys=keys, tags=[{"seq_len": 5} for _ in keys]), {})

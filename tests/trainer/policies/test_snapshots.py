@@ -77,6 +77,14 @@ def test_an_evaluation_leaves_the_folder_of_the_run(snapshot):
     source.write_weights.assert_not_called()
 
 
+def test_a_snapshot_with_the_weights_of_the_models_files_is_saved_and_loaded_without_weights(snapshot, tmp_path):
+    made = snapshot(val_only=False)
+    made.step, made._folder, made._stale = 0, None, False  # noqa: SLF001
+    made.save(str(tmp_path), None, 3, None)
+    made.load(str(tmp_path), delete=False)
+    assert not made._stale and weight_folder.step_of(tmp_path / "past") == 0  # noqa: SLF001
+
+
 def test_a_snapshot_that_this_node_does_not_see_is_an_error_with_a_fix(snapshot):
     with pytest.raises(DiskError, match="all nodes of the run share"):
         snapshot(val_only=False).take(Mock(), 1)

@@ -1,4 +1,4 @@
-"""verl's FSDP2 engine with several LoRA adapters on one frozen base.
+"""verl's FSDP2 engine with several LoRA adapters on one frozen base, and verl's worker with this engine.
 
 All adapters are always trainable; the base is always frozen. A flag of each layer selects the adapter that computes.
 PEFT's own `set_adapter` and `disable_adapter` are not used, because they also switch `requires_grad`. With them, all
@@ -8,37 +8,46 @@ gradients, so the first backward pass in bfloat16 fails.
 """
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeGuard, TypeVar, cast
 
 import torch
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from peft.tuners.lora import LoraLayer
+from tensordict import TensorDict
 from torch import Tensor, nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel
+from verl.single_controller.base.decorator import make_nd_compute_dataproto_dispatch_fn, register
+from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.device import get_device_id, get_device_name, get_torch_device
 from verl.utils.py_functional import convert_to_regular_types
-from verl.workers.config import FSDPOptimizerConfig
+from verl.workers.config import DistillationConfig, FSDPOptimizerConfig, TrainingWorkerConfig
 from verl.workers.config.optimizer import build_optimizer
 from verl.workers.engine import EngineRegistry
+from verl.workers.engine_workers import TrainingWorker
+from verl.workers.utils.losses import ppo_loss
 
-from verl_mas.config.adapters import Adapter
+from verl_mas.config.adapters import ADAPTER, Adapter, read_table
 from verl_mas.engines.adapters import stream_name
-from verl_mas.engines.platform.fsdp import CpuEngineWithLMHead, SharedPrefixes
+from verl_mas.engines.platform.fsdp import CpuEngineWithLMHead, SharedPrefixes, chosen
 from verl_mas.errors import ConfigError
 from verl_mas.trainer.adapters import files
 from verl_mas.trainer.adapters.files import OptimizerState
+from verl_mas.trainer.loss_weights import Loss
+from verl_mas.trainer.policies.worker import PolicyWorker, on_all
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., object])
 # Vendor name by which verl's registry finds this engine, while `strategy` stays fsdp2.
 VENDOR = "verl_mas_adapters"
 
@@ -334,3 +343,75 @@ def _of_first(value: T) -> T:
     box = [value]
     torch.distributed.broadcast_object_list(box, src=0)
     return box[0]
+
+
+# verl's decorators have no types.
+def _on_rows(method: F) -> F:
+    """Register a method that is called in all workers, each with its part of the rows."""
+    return cast(F, register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))(method))
+
+
+class _TrainingWorker(TrainingWorker):
+    """verl's training worker, with the engine for adapters."""
+
+    engine: FsdpAdapterEngine
+
+    def __init__(self, adapters: Mapping[str, Adapter], config: TrainingWorkerConfig):
+        with chosen(VENDOR):
+            super().__init__(config)
+        assert isinstance(self.engine, FsdpAdapterEngine), "checks.adapters refuses another strategy"
+        self.engine.adapters = adapters
+
+
+class AdapterWorker(PolicyWorker):
+    """verl's policy worker, extended for a base with adapters. `update_weights` sends all adapters to the engines."""
+
+    actor: _TrainingWorker
+
+    def __init__(
+        self, config: DictConfig, role: str, distillation_config: DistillationConfig | None = None, **kwargs: object
+    ):
+        super().__init__(config, role, distillation_config, **kwargs)
+        self.adapters = read_table(config.rollout.custom)
+        self.actor_worker_cls = partial(_TrainingWorker, self.adapters)  # type: ignore[assignment]
+
+    @on_all
+    def init_model(self) -> None:
+        super().init_model()
+        # Each adapter has its own settings object, because verl's loss stores facts about the batch in it.
+        self._losses: dict[str, Loss] = {
+            policy: partial(ppo_loss, config=omega_conf_to_dataclass(OmegaConf.create(one.actor)))
+            for policy, one in self.adapters.items()
+        }
+
+    @on_all
+    def set_adapter_loss(self, policy: str, loss: Loss) -> None:
+        """Train the adapter of a policy with `loss` instead of verl's loss."""
+        self._losses[policy] = loss
+
+    @_on_rows
+    def compute_log_prob(self, data: TensorDict) -> TensorDict | None:
+        """Compute with the adapter that the batch names.
+
+        If it names no adapter, compute with the bare base, which is the reference model of every adapter.
+        """
+        policy = tu.pop(data, key=ADAPTER, default=None)
+        with self.actor.engine.adapter(policy):
+            return super().compute_log_prob(data)
+
+    @_on_rows
+    def update_actor(self, data: TensorDict) -> TensorDict | None:
+        policy = tu.pop(data, key=ADAPTER, default=None)
+        assert policy is not None, "the base of adapters is not trained"
+        with self.actor.engine.adapter(policy):
+            self.actor.set_loss_fn(self._losses[policy])
+            return super().update_actor(data)
+
+    @on_all
+    def save_adapter(self, policy: str, folder: str) -> None:
+        """Write a PEFT folder, and the state from which training resumes. Only the first worker writes."""
+        self.actor.engine.save_adapter(policy, Path(folder))
+
+    @on_all
+    def load_adapter(self, policy: str, folder: str) -> None:
+        self.actor.engine.load_adapter(policy, Path(folder))

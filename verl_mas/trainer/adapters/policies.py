@@ -11,7 +11,7 @@ from verl.single_controller.ray import RayResourcePool, RayWorkerGroup
 
 from verl_mas.config.adapters import ADAPTER, Adapter, write_table
 from verl_mas.config.run import View
-from verl_mas.trainer.adapters.worker import AdapterWorker
+from verl_mas.trainer.adapters.engine import AdapterWorker
 from verl_mas.trainer.checkpoint import Saved
 from verl_mas.trainer.policies.local_policy import LocalPolicy, Workers
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer

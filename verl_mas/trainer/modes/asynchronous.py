@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 from ray.exceptions import RayActorError
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
-from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas.config.modes import COLOCATED, SEPARATE
 from verl_mas.config.placement import serving_pool
@@ -54,9 +53,6 @@ class AsyncTeamTrainer(TeamTrainer):
             refill=self._add_prompts_to_generate,
             look=self._count_sessions,
         )
-
-    def _client_of(self, home: str, adapter: str | None) -> LLMServerClient:
-        return self.policies[home].client(adapter, resumes=True)
 
     def fit(self, agent_loop_manager: MasAgentLoopManager) -> None:  # type: ignore[override]
         """Cancel the sessions that still run when verl's `fit` returns after the last step, or raises."""

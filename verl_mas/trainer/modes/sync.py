@@ -3,7 +3,6 @@
 import time
 
 import ray
-from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas.config.modes import SYNC
 from verl_mas.config.placement import served_on, time_sliced, used_pools
@@ -18,22 +17,14 @@ class MasTrainer(TeamTrainer):
     mode = SYNC
 
     _playing: list[str]  # tasks of the step whose rows are not sampled from the buffer yet
-    # Time-sliced pool -> actor that swaps the engines of the pool's policies when no request runs.
-    slices: dict[str, Actor]
 
     def _engines_started(self) -> None:
-        self.slices = {}
-        for pool in used_pools(self.mas):
-            if time_sliced(self.mas, pool):
-                names = served_on(self.mas, pool)
-                engines = {name: (self.policies[name].engine, self.policies[name].servers) for name in names}
-                self.slices[pool] = SlicesActor.start(engines, awake=names[-1])
+        self.slices = {pool: self._slices(pool) for pool in used_pools(self.mas) if time_sliced(self.mas, pool)}
 
-    def _actors(self) -> dict[str, list[Actor]]:
-        return {**super()._actors(), "time slices {}": list(self.slices.values())}
-
-    def _client_of(self, home: str, adapter: str | None) -> LLMServerClient:
-        return self.policies[home].client(adapter, slices=self.slices.get(self.mas.policies[home].pool))
+    def _slices(self, pool: str) -> Actor:
+        names = served_on(self.mas, pool)
+        engines = {name: (self.policies[name].engine, self.policies[name].servers) for name in names}
+        return SlicesActor.start(engines, awake=names[-1])
 
     def prepare_step(self) -> Fields:
         self._playing = []

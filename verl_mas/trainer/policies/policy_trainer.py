@@ -24,27 +24,15 @@ from verl_mas.config.merge import CRITIC, set_mode
 from verl_mas.config.run import View
 from verl_mas.engines.platform.fsdp import METRIC as SHARED
 from verl_mas.errors import UpdateFailed
-from verl_mas.trainer.batching import MicroBatches, UpdatePlan, plan, side_by_side, spread_padding
+from verl_mas.trainer.batching import UpdatePlan, fixed_sizes, plan, side_by_side, spread_padding
 from verl_mas.trainer.checkpoint import Saved, writing
 from verl_mas.trainer.loss_weights import Loss, on_policy, over_all_rows, step_weights, weighs_rows, weighted
 from verl_mas.trainer.policies.local_policy import LocalPolicy, Workers
 from verl_mas.trainer.policies.weight_folder import BACKEND
 from verl_mas.trainer.step import COLUMNS, PolicyRows, gae, kept_share, without_zero_advantage
-from verl_mas.verl_ import data_plane
+from verl_mas.verl_ import data_plane, row
 from verl_mas.verl_.data_plane import Rows
-from verl_mas.verl_.row import (
-    KEPT_SHARE,
-    LENGTH,
-    LOSS_MASK,
-    OLD_LOG_PROBS,
-    RESPONSE_MASK,
-    ROLLOUT_LOG_PROBS,
-    ROLLOUT_WEIGHTS,
-    TEMPERATURE,
-    VALUES,
-    RowKey,
-    is_padding,
-)
+from verl_mas.verl_.row import RowKey, is_padding
 
 # Number of steps after a start that always compare the log-probs of engine and trainer: one before and one after the
 # first update.
@@ -92,7 +80,7 @@ class PolicyTrainer(LocalPolicy):
 
     def prepare(self, rows: Rows, metrics: dict[str, float]) -> Rows:
         """Pad and balance the rows, and compute the log-probs and values that the step needs."""
-        rows.extra_info[TEMPERATURE] = self.config.actor_rollout_ref.rollout.temperature
+        rows.extra_info[row.TEMPERATURE] = self.config.actor_rollout_ref.rollout.temperature
         self.prepared += 1
         rows = self.balance(rows, metrics)
         if self.prepared <= FIRST_STEPS or self.global_steps % self.view.old_log_probs_every == 0:
@@ -113,15 +101,15 @@ class PolicyTrainer(LocalPolicy):
         # order, because a new order would change which rows are in which optimiser step.
         if self.view.shares_prefixes and self.plan.updates == 1:
             tasks = [RowKey.parse(key).uid for key in rows.keys]
-            rows.reorder(side_by_side(tasks, [tag[LENGTH] for tag in rows.tags], self.plan.data_parallel))
+            rows.reorder(side_by_side(tasks, [tag[row.LENGTH] for tag in rows.tags], self.plan.data_parallel))
         rows.reorder(spread_padding(rows.tags, self.plan.data_parallel, self.plan.updates))
         return rows
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         """Plan the update; verl calls this while it balances the rows."""
         own_reference = self.use_reference_policy and not self.ref_in_actor
-        micro = MicroBatches.fixed(self.config.actor_rollout_ref, reference=own_reference)
-        self.plan = plan(self._rows, self.view.updates_per_step, dp_size, micro)
+        sizes = fixed_sizes(self.config.actor_rollout_ref, reference=own_reference)
+        self.plan = plan(self._rows, self.view.updates_per_step, dp_size, *sizes)
         return self.plan.multiple
 
     def read(self, rows: Rows, metrics: dict[str, float]) -> tuple[TensorDict, dict[str, Tensor]]:
@@ -129,32 +117,32 @@ class PolicyTrainer(LocalPolicy):
         the ratio of the trainer's to the engine's probabilities. Also return the fields that the correction changes."""
         correction = self.config.algorithm.get("rollout_correction")
         corrects = correction and not correction.get("bypass_mode", False)
-        computed = OLD_LOG_PROBS in (rows.fields or ())
+        computed = row.OLD_LOG_PROBS in (rows.fields or ())
         if not (corrects and computed and self.config.actor_rollout_ref.rollout.calculate_log_probs):
             return data_plane.read(rows, COLUMNS), {}
-        data = data_plane.read(rows, [*COLUMNS, ROLLOUT_LOG_PROBS, OLD_LOG_PROBS])
-        mask = data[RESPONSE_MASK]
+        data = data_plane.read(rows, [*COLUMNS, row.ROLLOUT_LOG_PROBS, row.OLD_LOG_PROBS])
+        mask = data[row.RESPONSE_MASK]
         corrected, found = compute_rollout_correction_and_add_to_batch(
             DataProto(batch=data.to_padded_tensor()), correction
         )
         metrics.update(found)
-        data[LOSS_MASK] = mask  # the mask before rejection; verl's means over tokens count its tokens
+        data[row.LOSS_MASK] = mask  # the mask before rejection; verl's means over tokens count its tokens
         if not correction.rollout_is and not correction.rollout_rs:
             return data, {}  # the configuration requests only metrics
-        fields = [RESPONSE_MASK, ROLLOUT_WEIGHTS]
+        fields = [row.RESPONSE_MASK, row.ROLLOUT_WEIGHTS]
         changed = {name: response_to_nested(corrected.batch[name], mask) for name in fields if name in corrected.batch}
         data.update(changed)
         return data, changed
 
     def weigh(self, part: PolicyRows) -> None:
         """Compute the weights of the rows in the loss."""
-        tokens = part.data[RESPONSE_MASK].sum(-1)
+        tokens = part.data[row.RESPONSE_MASK].sum(-1)
         part.weights = step_weights(self.weighting, part.batch.keys, part.batch.tags, tokens)
 
     def credit(self, part: PolicyRows) -> None:
         """Compute the rows' advantages from the values of the policy's critic, if it has one."""
         if self.use_critic:
-            values = data_plane.read(part.batch, [VALUES])[VALUES]
+            values = data_plane.read(part.batch, [row.VALUES])[row.VALUES]
             gae(part, values, self.config.algorithm.gamma, self.config.algorithm.lam)
 
     def rows_to_train(self, part: PolicyRows) -> Rows:
@@ -166,12 +154,12 @@ class PolicyTrainer(LocalPolicy):
         part.metrics["rows/skipped"] = len(part.batch) - len(kept)
         if len(kept) == len(part.batch):
             return part.batch
-        counted = part.data.get(LOSS_MASK, part.data[RESPONSE_MASK]).sum(-1)
+        counted = part.data.get(row.LOSS_MASK, part.data[row.RESPONSE_MASK]).sum(-1)
         actor = self.config.actor_rollout_ref.actor
         # verl's loss `sapo` always uses the mode seq-mean-token-mean.
         mode = "seq-mean-token-mean" if actor.policy_loss.loss_mode == "sapo" else actor.loss_agg_mode
         rows = self.balance(data_plane.select(part.batch, kept), {})
-        rows.extra_info[KEPT_SHARE] = kept_share(counted, kept, mode)
+        rows.extra_info[row.KEPT_SHARE] = kept_share(counted, kept, mode)
         return rows
 
     def update(self, rows: Rows, metrics: dict[str, float], *, counted: float) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec
+from typing import ParamSpec
 
 import ray
 from omegaconf import DictConfig, open_dict
@@ -19,13 +19,11 @@ from verl.workers.rollout.replica import RolloutReplica
 
 from verl_mas.config.engine_tag import EngineTag, gpus_of_replica
 from verl_mas.rollout.team_client import Balanced, Only, Slices, TeamClient
+from verl_mas.trainer.checkpoint import Saved
 from verl_mas.trainer.pools.phases import sleep_methods
 from verl_mas.trainer.starting import Turn
 from verl_mas.trainer.timeline import LAUNCH
 from verl_mas.verl_.types import Actor
-
-if TYPE_CHECKING:
-    from verl_mas.trainer.checkpoint import Saved
 
 P = ParamSpec("P")
 blocking: Callable[[Callable[P, Awaitable[None]]], Callable[P, None]] = auto_await

@@ -58,11 +58,11 @@ class Snapshot(FrozenPolicy):
     def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
         """Save the snapshot in use into the folder of a checkpoint."""
         own = Path(folder, self.name)
-        if self._folder is None:
+        if self._folder:
+            shutil.copytree(self._folder, own, copy_function=_link)
+        else:
             own.mkdir()
             record(own, 0)
-        else:
-            shutil.copytree(self._folder, own, copy_function=_link)
 
     def load(self, folder: str, delete: bool) -> None:
         """Load the snapshot from the folder of a checkpoint.

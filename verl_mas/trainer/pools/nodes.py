@@ -3,10 +3,10 @@
 import logging
 import os
 import time
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeAlias
 
 import ray
 from omegaconf import DictConfig, OmegaConf
@@ -37,14 +37,9 @@ PACKAGES = ("verl", "verl-mas")
 logger = logging.getLogger(f"verl.{__name__}")
 
 
-@dataclass(frozen=True)
-class Expected:
-    """Packages and files that must be the same on a node as on the trainer's node."""
-
-    mas: MasConfig
-    versions: dict[str, str]
-    files: dict[str, str]  # setting -> path of a file or folder
-    output: str | None  # the lock file in the run's folder; None in an evaluation
+# What must be the same on every node: the team's configuration, the versions of packages, setting -> path of a file or
+# folder, and the lock file in the run's folder (None in an evaluation).
+Expected: TypeAlias = tuple[MasConfig, dict[str, str], dict[str, str], str | None]
 
 
 def check_nodes(run: Run, pools: Collection[str]) -> Iterator[ConfigError]:
@@ -57,7 +52,7 @@ def check_nodes(run: Run, pools: Collection[str]) -> Iterator[ConfigError]:
     expected = _expected(run)
     until = time.monotonic() + LIMIT_S
     answers = [
-        (name, _look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(expected))
+        (name, _look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(*expected))
         for node, name in other_nodes.items()
     ]
     for name, answer in answers:
@@ -92,7 +87,7 @@ def _expected(run: Run) -> Expected:
     local = [name for name, spec in run.mas.policies.items() if not spec.remote]
     files = {f"{SECTION}.model.path of policy {n}": run.view(n).value("model.path") for n in local}
     files |= {setting: OmegaConf.select(run.config, setting) for setting in FILES}
-    return Expected(
+    return (
         run.mas,
         {package: version(package) for package in PACKAGES},
         # Skip a path that does not exist here, because it is the name of a hub model or of a module.
@@ -101,27 +96,35 @@ def _expected(run: Run) -> Expected:
     )
 
 
-@ray.remote(num_cpus=0, max_retries=0)
-def _look(expected: Expected) -> list[ConfigError | ConfigWarning]:
+def look(
+    mas: MasConfig, versions: Mapping[str, str], files: Mapping[str, str], output: str | None
+) -> list[ConfigError | ConfigWarning]:
+    """Find the errors and warnings of this node. The arguments are those of `Expected`."""
     worker_folder.enter()
-    return look(expected)
-
-
-def look(expected: Expected) -> list[ConfigError | ConfigWarning]:
-    """Find the errors and warnings of this node."""
-    problems: list[ConfigError | ConfigWarning] = list(_differences(expected))
+    problems: list[ConfigError | ConfigWarning] = []
+    for package, wanted in versions.items():
+        if (here := version(package)) != wanted:
+            value = f"{package} {here}, and the trainer's node has {wanted}"
+            rule = "all nodes of a run have the same packages"
+            problems.append(ConfigError(value, rule=rule, fix=f"pip install {package}=={wanted} there"))
+    for setting, path in files.items():
+        if not os.path.exists(path):
+            value = f"{setting}: {os.path.abspath(path)} does not exist"
+            rule = "workers on every node of the run read it"
+            fix = "put it on a disk that all nodes mount, or copy it there to the same path"
+            problems.append(ConfigError(value, rule=rule, fix=fix))
     try:
-        load_user_code(expected.mas)
+        load_user_code(mas)
     except ConfigErrors as error:
         problems += error.errors
     except ConfigError as error:
         problems.append(error)
-    for name, spec in expected.mas.policies.items():
+    for name, spec in mas.policies.items():
         if spec.remote:
             found = check_endpoint(spec.remote.base_url, spec.remote.api_key_env, f"mas.policies.{name}.remote.")
             problems += [problem for problem in found if isinstance(problem, ConfigError)]
-    if expected.output and not os.path.exists(expected.output):
-        value = f"trainer.default_local_dir={os.path.dirname(expected.output)} is not the folder of the trainer's node"
+    if output and not os.path.exists(output):
+        value = f"trainer.default_local_dir={os.path.dirname(output)} is not the folder of the trainer's node"
         reason = (
             "each node writes its part of a checkpoint, and its sessions, to its own disk; a run resumes only where "
             "all parts are in one folder"
@@ -130,17 +133,4 @@ def look(expected: Expected) -> list[ConfigError | ConfigWarning]:
     return problems
 
 
-def _differences(expected: Expected) -> Iterator[ConfigError]:
-    """Find packages and files of this node that differ from the trainer's node."""
-    for package, wanted in expected.versions.items():
-        if (here := version(package)) != wanted:
-            value = f"{package} {here}, and the trainer's node has {wanted}"
-            rule = "all nodes of a run have the same packages"
-            fix = f"pip install {package}=={wanted} there"
-            yield ConfigError(value, rule=rule, fix=fix)
-    for setting, path in expected.files.items():
-        if not os.path.exists(path):
-            value = f"{setting}: {os.path.abspath(path)} does not exist"
-            rule = "workers on every node of the run read it"
-            fix = "put it on a disk that all nodes mount, or copy it there to the same path"
-            yield ConfigError(value, rule=rule, fix=fix)
+_look = ray.remote(num_cpus=0, max_retries=0)(look)

@@ -7,7 +7,6 @@ crash or a leak in one policy does not affect another.
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import chain
 
 import ray
@@ -31,10 +30,7 @@ class Pools:
         shape = reward_shape(run.config)
         self.reward = _pool("reward_pool", shape, CPUS_PER_GPU) if shape else None
         self.n_gpus: int = sum(pool.world_size for pool in self._pools.values())
-
-    def create(self) -> None:
-        """Reserve the GPUs of every pool. Raises ConfigError if the cluster has too few."""
-        place(self._all)
+        self.all = [*self._pools.values(), *([self.reward] if self.reward else [])]
 
     def of(self, name: str) -> RayResourcePool:
         """The resource pool on which a policy is placed; for a policy that is served on another pool, the pool of its
@@ -44,15 +40,6 @@ class Pools:
     def serving(self, name: str) -> RayResourcePool:
         """The resource pool with the engines of a policy."""
         return self._pools[serving_pool(self.mas, name)]
-
-    @property
-    def nodes(self) -> set[str]:
-        """The ids of the nodes with a pool."""
-        return nodes_of(self._all)
-
-    @property
-    def _all(self) -> list[RayResourcePool]:
-        return [*self._pools.values(), *([self.reward] if self.reward else [])]
 
     def each(self, names: Iterable[str], work: Callable[[str], object]) -> None:
         """Call `work` for every policy: in parallel for different pools, one by one for the policies of a pool."""
@@ -82,32 +69,25 @@ SPARE_CPUS = 16
 
 
 def place(pools: Sequence[RayResourcePool]) -> None:
-    """Reserve all pools, the largest part first. A part is the share of a pool that must be on one node.
+    """Reserve all pools, the largest part first. A part is the share of a pool that must be on one node. Raises
+    ConfigError if the cluster has too few GPUs.
 
     Ray puts each part on the node with the most free resources. If small parts came first, no node might have room for
     a large part.
     """
-    parts = sorted((PoolPart(pool, count) for pool in pools for count in pool.store), key=lambda part: -part.count)
+    parts = sorted(((pool, count) for pool in pools for count in pool.store), key=lambda part: -part[1])
     before = list(nodes())
     until = time.monotonic() + WAIT_S
     placed: dict[RayResourcePool, list[PlacementGroup]] = {pool: [] for pool in pools}
-    for part in parts:
-        bundle = {"CPU": part.pool.max_colocate_count, get_platform().ray_resource_name(): 1}
-        name = f"{part.pool.name_prefix}verl_group:{len(placed[part.pool])}"
-        group = placement_group([bundle] * part.count, strategy="STRICT_PACK", name=name)
+    for pool, count in parts:
+        bundle = {"CPU": pool.max_colocate_count, get_platform().ray_resource_name(): 1}
+        name = f"{pool.name_prefix}verl_group:{len(placed[pool])}"
+        group = placement_group([bundle] * count, strategy="STRICT_PACK", name=name)
         if not group.wait(until - time.monotonic()):
-            raise does_not_fit(part, parts, before)
-        placed[part.pool].append(group)
+            raise does_not_fit(pool, count, parts, before)
+        placed[pool].append(group)
     for pool, groups in placed.items():
         pool.pgs = sort_placement_group_by_node_ip(groups)  # type: ignore[assignment]  # None until placed
-
-
-@dataclass(frozen=True)
-class PoolPart:
-    """The share of a pool that must be on one node."""
-
-    pool: RayResourcePool
-    count: int
 
 
 def nodes_of(pools: Iterable[RayResourcePool]) -> set[str]:
@@ -125,14 +105,16 @@ def nodes() -> Iterator[str]:
         yield f"{node['NodeManagerAddress']}: {gpus} GPUs and {cpus} CPUs free"
 
 
-def does_not_fit(part: PoolPart, parts: Iterable[PoolPart], there: Iterable[str]) -> ConfigError:
-    asked = ", ".join(f"{part.pool.name_prefix} {part.count}" for part in parts)
-    cpus = part.count * part.pool.max_colocate_count
+def does_not_fit(
+    pool: RayResourcePool, count: int, parts: Iterable[tuple[RayResourcePool, int]], there: Iterable[str]
+) -> ConfigError:
+    asked = ", ".join(f"{each.name_prefix} {size}" for each, size in parts)
+    cpus = count * pool.max_colocate_count
     return ConfigError(
-        f"pool {part.pool.name_prefix} needs {part.count} GPUs and {cpus} CPUs on one node; before this run, the nodes "
+        f"pool {pool.name_prefix} needs {count} GPUs and {cpus} CPUs on one node; before this run, the nodes "
         f"of the Ray cluster were: {'; '.join(there)}",
         rule=f"each part of a pool must be on one node; the parts of this run are, largest first: {asked}",
         fix="lower trainer.n_gpus_per_node, or mas.pools.<pool>.n_gpus_per_node of another pool; end other work on the "
         "cluster, which `ray status` shows; or add a node. On the CPU, both are counters: ray start "
-        f"--num-gpus={part.count} --num-cpus={cpus + SPARE_CPUS}",
+        f"--num-gpus={count} --num-cpus={cpus + SPARE_CPUS}",
     )
