@@ -37,7 +37,7 @@ from benchmarks.scale.queue import Queue, queue
 from benchmarks.scale.team import ACTS, composed, tokens_of
 from verl_mas.config.run import Run
 from verl_mas.rollout.counts import SessionCounts
-from verl_mas.rollout.lag import Lag
+from verl_mas.rollout.busy import Lag
 from verl_mas.rollout.team_client import TeamClient
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.rollout.verl_client import Model, VerlPolicy

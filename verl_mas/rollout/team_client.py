@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import ray
@@ -16,8 +15,6 @@ from verl_mas.rollout.busy import Busy
 from verl_mas.rollout.resumed_reply import Decode, ResumedReply
 from verl_mas.verl_.types import Actor, Fields
 from verl_mas.workflow.clock import held, uncounted
-
-Acquire = Callable[[], Awaitable[tuple[str, Actor]]]
 
 
 class Gate:
@@ -50,62 +47,6 @@ class Gate:
                 await self._open.wait()
 
 
-@dataclass(frozen=True)
-class Balanced:
-    """Servers among which verl's balancer chooses the one with the fewest requests."""
-
-    async def acquire(self, balance: Acquire) -> tuple[str, Actor]:
-        return await balance()
-
-    def release(self, balance: Callable[[], None]) -> None:
-        balance()
-
-
-@dataclass(frozen=True)
-class Only:
-    """The only server of a policy. There is nothing to balance, so requests do not call verl's balancer process."""
-
-    server: Actor
-
-    async def acquire(self, balance: Acquire) -> tuple[str, Actor]:
-        return "only", self.server
-
-    def release(self, balance: Callable[[], None]) -> None:
-        """Do nothing, because no balancer counts the requests."""
-
-
-@dataclass(frozen=True)
-class Slices:
-    """The servers of a policy in a time-sliced pool: a request waits for the policy's next time slice."""
-
-    policy: str
-    actor: Actor  # `SlicesActor` of the pool
-
-    async def acquire(self, balance: Acquire) -> tuple[str, Actor]:
-        admitted: ray.ObjectRef[None] = self.actor.enter.remote(self.policy)
-        try:
-            with uncounted():
-                await admitted
-            return await balance()
-        except BaseException:
-            # A request that is cancelled while it waits is still admitted later, and must leave then.
-            leaving = asyncio.ensure_future(self._leave_after(admitted))
-            _LEAVING.add(leaving)
-            leaving.add_done_callback(_LEAVING.discard)
-            raise
-
-    async def _leave_after(self, admitted: ray.ObjectRef[None]) -> None:
-        await admitted
-        await self.actor.leave.remote()
-
-    def release(self, balance: Callable[[], None]) -> None:
-        balance()
-        self.actor.leave.remote()
-
-
-_LEAVING: set[asyncio.Task[None]] = set()
-
-
 class TeamClient(LLMServerClient):
     """Client that also ends a request in the engine when `generate` is cancelled; verl 0.9.1 only stops waiting.
 
@@ -127,12 +68,15 @@ class TeamClient(LLMServerClient):
         config: DictConfig,
         load_balancer_handle: Actor,
         *,
-        server: Balanced | Only | Slices = Balanced(),
+        only_server: Actor | None = None,
+        slices: tuple[Actor, str] | None = None,
         adapter: str | None = None,
         resumes: bool = False,
     ):
+        """`only_server`: the server of a policy with a single server, so that requests do not call verl's balancer.
+        `slices`: the `SlicesActor` of a time-sliced pool, and the policy whose time slices requests wait for."""
         super().__init__(config, load_balancer_handle)
-        self.server, self.adapter, self.resumes = server, adapter, resumes
+        self.only_server, self.slices, self.adapter, self.resumes = only_server, slices, adapter, resumes
         self.busy = Busy()
 
     async def generate(
@@ -155,11 +99,35 @@ class TeamClient(LLMServerClient):
         return reply.joined()
 
     async def _acquire_server(self, request_id: str, **extra: object) -> tuple[str, _CancellableServer]:  # type: ignore[override]
-        server_id, server = await self.server.acquire(partial(super()._acquire_server, request_id, **extra))
+        if self.slices is not None:
+            await self._enter(*self.slices)
+        if self.only_server is not None:
+            return "only", _CancellableServer(self.only_server, self.busy)
+        try:
+            server_id, server = await super()._acquire_server(request_id, **extra)
+        except BaseException:
+            self._leave()
+            raise
         return server_id, _CancellableServer(server, self.busy)
 
     def _release_server(self, server_id: str, request_id: str | None = None) -> None:
-        self.server.release(partial(super()._release_server, server_id, request_id))
+        if self.only_server is None:
+            super()._release_server(server_id, request_id)
+        self._leave()
+
+    async def _enter(self, slices: Actor, policy: str) -> None:
+        admitted: asyncio.Future[None] = asyncio.ensure_future(slices.enter.remote(policy))
+        try:
+            with uncounted():
+                await asyncio.shield(admitted)
+        except BaseException:
+            # A request that is cancelled while it waits is still admitted later, and must leave then.
+            admitted.add_done_callback(lambda _: self._leave())
+            raise
+
+    def _leave(self) -> None:
+        if self.slices is not None:
+            self.slices[0].leave.remote()
 
 
 class Served(dict[str, LLMServerClient]):
