@@ -26,7 +26,7 @@ from verl_mas.rollout.forgery import Net
 from verl_mas.rollout.images import images_of, with_images
 from verl_mas.rollout.resumed_reply import ABORTED, keep, merged_versions, reply_limit
 from verl_mas.rollout.team_client import TeamClient
-from verl_mas.rollout.tool_calls import read_calls, stopping
+from verl_mas.rollout.tool_calls import read_calls
 from verl_mas.rollout.truncation import fit
 from verl_mas.util.loops import PerLoop, together
 from verl_mas.util.text import characters
@@ -252,8 +252,8 @@ class VerlPolicy:
             known,
             list(request.messages),
             [*previous.prompt_ids, *previous.response_ids],
-            list(previous.response_mask),
-            None if previous.response_logprobs is None else list(previous.response_logprobs),
+            previous.response_mask,
+            previous.response_logprobs,
             tools=_schemas(request),
         )
         if not images:
@@ -286,9 +286,11 @@ class VerlPolicy:
         if left <= 0:
             assert request.continues is not None
             return _empty_reply(request.continues)
-        params = stopping(loop, request, self.sampling(request))
-        if self.model.placeholders:
-            params["stop_token_ids"] = sorted({*(params.get("stop_token_ids") or ()), *self.model.placeholders})
+        params = self.sampling(request)
+        # A call of a tool also ends with certain tokens in some formats of verl's parsers.
+        ends = {*self.model.placeholders, *((request.tools and loop.tool_parser.stop_token_ids) or ())}
+        if ends:
+            params["stop_token_ids"] = sorted(ends.union(params.get("stop_token_ids") or ()))
         wanted = params.get("max_tokens")
         # A new row without `max_tokens` is limited by the engine.
         if wanted is not None or row.response_ids:
