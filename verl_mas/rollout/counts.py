@@ -119,9 +119,11 @@ class SessionCounts:
         """
         if not self.dropped or (self.dropped_share <= limit and self.dropped_share < 1):
             return
+        share = f"all {self.sessions}" if self.dropped == self.sessions else f"{self.dropped} of {self.sessions}"
+        tasks = f"; {self.groups_given_up} of {self.tasks} tasks dropped" if self.groups_given_up else ""
         # `from None` hides verl's own error about a step without rows, whose advice to refill the step does not help.
         raise SessionsFailed(
-            f"{self.summary(where)}\n"
+            f"{share} sessions of {where} failed: {self._kinds()}{tasks}\n"
             f"{self.first_causes()}\n"
             f"  rule: the run ends when a step or a validation loses more than mas.faults.max_dropped_share={limit:g} "
             "of its sessions\n"
@@ -147,12 +149,6 @@ class SessionCounts:
             f"mas.faults.act_timeout_s={faults.act_timeout_s:g} or mas.faults.session_timeout_s="
             f"{faults.session_timeout_s:g}, or lower data.val_batch_size"
         )
-
-    def summary(self, where: str) -> str:
-        """Return a line that says how many sessions failed, by kind of fault."""
-        share = f"all {self.sessions}" if self.dropped == self.sessions else f"{self.dropped} of {self.sessions}"
-        tasks = f"; {self.groups_given_up} of {self.tasks} tasks dropped" if self.groups_given_up else ""
-        return f"{share} sessions of {where} failed: {self._kinds()}{tasks}"
 
     def _kinds(self) -> str:
         return ", ".join(f"{count} {kind}" for kind, count in Counter(self.failed).most_common())

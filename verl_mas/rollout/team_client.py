@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 
 import ray
 from omegaconf import DictConfig
@@ -98,17 +99,31 @@ class TeamClient(LLMServerClient):
             reply.add(part, refused=not part.token_ids and closings == self.gate.closings)
         return reply.joined()
 
-    async def _acquire_server(self, request_id: str, **extra: object) -> tuple[str, _CancellableServer]:  # type: ignore[override]
+    async def _acquire_server(self, request_id: str, **extra: object) -> tuple[str, SimpleNamespace]:  # type: ignore[override]
         if self.slices is not None:
             await self._enter(*self.slices)
         if self.only_server is not None:
-            return "only", _CancellableServer(self.only_server, self.busy)
+            return "only", self._cancellable(self.only_server)
         try:
             server_id, server = await super()._acquire_server(request_id, **extra)
         except BaseException:
             self._leave()
             raise
-        return server_id, _CancellableServer(server, self.busy)
+        return server_id, self._cancellable(server)
+
+    def _cancellable(self, server: Actor) -> SimpleNamespace:
+        """Return a handle whose `generate.remote(...)` ends in the engine when its caller is cancelled."""
+
+        async def remote(**kwargs: object) -> TokenOutput:
+            with self.busy.request():
+                reference: ray.ObjectRef[TokenOutput] = server.generate.remote(**kwargs)
+                try:
+                    return await reference
+                except asyncio.CancelledError:
+                    ray.cancel(reference)
+                    raise
+
+        return SimpleNamespace(generate=SimpleNamespace(remote=remote))
 
     def _release_server(self, server_id: str, request_id: str | None = None) -> None:
         if self.only_server is None:
@@ -136,20 +151,3 @@ class Served(dict[str, LLMServerClient]):
     def __init__(self, clients: Mapping[str, LLMServerClient], workers: Sequence[Actor]):
         super().__init__(clients)
         self.workers = list(workers)
-
-
-class _CancellableServer:
-    """A server handle whose `generate.remote(...)` ends in the engine when its caller is cancelled."""
-
-    def __init__(self, handle: Actor, busy: Busy):
-        self._handle, self._busy = handle, busy
-        self.generate = self
-
-    async def remote(self, **kwargs: object) -> TokenOutput:
-        with self._busy.request():
-            reference: ray.ObjectRef[TokenOutput] = self._handle.generate.remote(**kwargs)
-            try:
-                return await reference
-            except asyncio.CancelledError:
-                ray.cancel(reference)
-                raise

@@ -257,7 +257,14 @@ class VerlPolicy:
             tools=_schemas(request),
         )
         if not images:
-            await asyncio.get_running_loop().run_in_executor(_TOKENS, self._check_added, loop, request, known)
+
+            def render(added: list[Message], tools: list[JsonObject]) -> Sequence[int]:
+                build = loop.continuous_token_builder.tokenize_context_incremental_messages
+                return cast("Sequence[int]", build(known, [*known, *added], tools=tools or None))
+
+            # The new messages must have no special tokens except those of their turns.
+            check = partial(self.model.net.check, list(new), list(request.tools), render)
+            await asyncio.get_running_loop().run_in_executor(_TOKENS, check)
         ids = self.model.shared(merged.token_ids)
         if continues.row is not None:
             row = _tokens(ids, mask, log_probs)
@@ -269,17 +276,6 @@ class VerlPolicy:
         media = previous.multi_modal_data or {}
         media = {**media, "images": [*(media.get("images") or ()), *images]} if images else media
         return previous.model_copy(update={**row, "multi_modal_data": media})
-
-    def _check_added(self, loop: ToolAgentLoop, request: Request, known: list[Message]) -> None:
-        """Check that the messages that continue a row have no special tokens except those of their turns."""
-        builder, new = loop.continuous_token_builder, list(request.messages[len(known) :])
-
-        def render(added: list[Message], tools: list[JsonObject]) -> Sequence[int]:
-            whole = [*known, *added]
-            ids: Sequence[int] = builder.tokenize_context_incremental_messages(known, whole, tools=tools or None)
-            return ids
-
-        self.model.net.check(new, list(request.tools), render)
 
     async def _sample(self, loop: ToolAgentLoop, request: Request, row: AgentLoopOutput, branch: int) -> Generation:
         left = self._rollout.response_length - len(row.response_ids)
