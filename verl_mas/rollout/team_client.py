@@ -55,11 +55,6 @@ class TeamClient(LLMServerClient):
     (`engines.kinds`).
     """
 
-    # The policy whose adapter generates the replies. The client itself adds this name to each request, because verl's
-    # agent loops also call `generate`, and do not pass it.
-    adapter: str | None = None
-    resumes: bool = False  # whether a reply that an engine aborts continues when the gate is open again
-    busy: Busy
     # The worker that uses the client sets `gate` and `decode`.
     gate: Gate
     decode: Decode
@@ -75,7 +70,11 @@ class TeamClient(LLMServerClient):
         resumes: bool = False,
     ):
         """`only_server`: the server of a policy with a single server, so that requests do not call verl's balancer.
-        `slices`: the `SlicesActor` of a time-sliced pool, and the policy whose time slices requests wait for."""
+        `slices`: the `SlicesActor` of a time-sliced pool, and the policy whose time slices requests wait for.
+        `resumes`: whether a reply that an engine aborts continues when the gate is open again.
+        `adapter`: the policy whose adapter generates the replies. The client itself adds this name to each request,
+        because verl's agent loops also call `generate`, and do not pass it.
+        """
         super().__init__(config, load_balancer_handle)
         self.only_server, self.slices, self.adapter, self.resumes = only_server, slices, adapter, resumes
         self.busy = Busy()

@@ -1,6 +1,7 @@
 """verl's platform interface on a machine without an accelerator."""
 
 import contextlib
+from collections.abc import Iterator
 from types import ModuleType
 
 import torch
@@ -9,19 +10,11 @@ from verl.plugin.platform.platform_base import PlatformBase
 from verl_mas.engines.platform import DEVICE, cpu_device
 
 
-def _nothing(*arguments: object) -> None:
-    """Do nothing, because the CPU has no device state, allocator settings or profiler."""
-
-
 class PlatformCPU(PlatformBase):
     """A platform with one logical device. A "GPU" of Ray stands for one worker process."""
 
     device_name = vendor_name = DEVICE
     device_module = cpu_device
-    manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
-    nvtx_range = staticmethod(contextlib.nullcontext)
-    set_device = synchronize = set_allocator_settings = staticmethod(_nothing)
-    empty_cache = profiler_start = profiler_stop = cudart = staticmethod(_nothing)
 
     def is_available(self) -> bool:
         return True
@@ -36,6 +29,19 @@ class PlatformCPU(PlatformBase):
     def device_count(self) -> int:
         return 1
 
+    def set_device(self, device_index: int) -> None: ...
+
+    def synchronize(self, device_index: int | None = None) -> None: ...
+
+    def manual_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    manual_seed_all = manual_seed
+
+    def set_allocator_settings(self, settings: str) -> None: ...
+
+    def empty_cache(self) -> None: ...
+
     def get_device_capability(self, device_index: int = 0) -> tuple[None, None]:
         return None, None
 
@@ -44,6 +50,14 @@ class PlatformCPU(PlatformBase):
 
     def visible_devices_envvar(self) -> str:
         return "CUDA_VISIBLE_DEVICES"
+
+    @contextlib.contextmanager
+    def nvtx_range(self, msg: str) -> Iterator[None]:
+        yield
+
+    def profiler_start(self) -> None: ...
+
+    def profiler_stop(self) -> None: ...
 
     def ray_resource_name(self) -> str:
         # The name is "GPU", because verl counts only GPU and NPU when it checks that a resource pool can be placed.
@@ -54,6 +68,9 @@ class PlatformCPU(PlatformBase):
 
     def is_ipc_supported(self) -> bool:
         return False
+
+    def cudart(self) -> None:
+        return None
 
 
 def register(platform_manager: ModuleType) -> None:
