@@ -21,8 +21,8 @@ HOOKS = {
     "verl.trainer.ppo.v1.replay_buffer": "verl_mas.engines.platform:read_poll_interval",
     "verl.trainer.ppo.core_algos": "verl_mas.advantage.verl_hook:register_estimators",
     "verl.trainer.ppo.v1": "verl_mas.checks:register_trainer",
-    "verl.workers.rollout.base": "verl_mas.engines:register_adapters",
-    "verl.workers.rollout.replica": "verl_mas.engines:register_replicas",
+    "verl.workers.rollout.base": "verl_mas.engines.facts:register_adapters",
+    "verl.workers.rollout.replica": "verl_mas.engines.facts:register_replicas",
 }
 
 

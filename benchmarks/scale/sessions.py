@@ -36,8 +36,8 @@ from benchmarks.scale.loop import SimulatedLoop
 from benchmarks.scale.queue import Queue, queue
 from benchmarks.scale.team import ACTS, composed, tokens_of
 from verl_mas.config.run import Run
+from verl_mas.rollout.busy import Lag
 from verl_mas.rollout.counts import SessionCounts
-from verl_mas.rollout.lag import Lag
 from verl_mas.rollout.team_client import TeamClient
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.rollout.verl_client import Model, VerlPolicy
@@ -197,7 +197,7 @@ def rollout(run: Run, made: Queue, sessions: int, prompt: int) -> dict[str, floa
             tags=[{} for _ in keys],
         )
     )
-    assert (counts.sessions, dict(counts.failed)) == (sessions, {}), counts.summary("the benchmark")
+    assert (counts.sessions, dict(counts.failed)) == (sessions, {}), counts.first_faults
     late, beats = np.array(it.engines.late) * 1e3, np.array(it.beats) * 1e3
     return {
         "makespan / critical path": seconds / max(it.engines.session_s.values()),

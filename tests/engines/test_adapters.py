@@ -2,20 +2,24 @@ import asyncio
 
 import pytest
 
-from verl_mas.engines.adapters import by_policy, current_adapter, require, stream_name, using_adapter
+from verl_mas.engines.adapters import AdapterServer, by_policy, current_adapter, require, stream_name
 from verl_mas.errors import EngineLost, RequestError
 
 POLICIES = ["solver", "verifier"]
 
 
 async def test_requests_at_the_same_time_keep_their_own_adapter():
-    async def request(adapter):
-        with using_adapter(adapter):
+    class Server:
+        async def generate(self):
             await asyncio.sleep(0)
-            return current_adapter()
+            return current_adapter.get()
+
+    class Team(AdapterServer, Server):
+        adapters, updates = dict.fromkeys(POLICIES), 1
 
     asked = ["solver", None, "verifier"]
-    assert await asyncio.gather(*map(request, asked)) == asked and current_adapter() is None
+    assert await asyncio.gather(*[Team().generate(adapter=adapter) for adapter in asked]) == asked
+    assert await Team().generate(adapter="solver") == "solver" and current_adapter.get() is None
 
 
 @pytest.mark.parametrize(

@@ -142,33 +142,6 @@ def test_an_engine_whose_arguments_are_not_a_dataclass_cannot_be_started(install
     assert known.unstartable == ""
 
 
-OF_VERL = """
-import dataclasses
-import an_engine.parts
-from an_engine.parts import Engine, Request
-Engine.abort({call})
-an_engine.parts.Engine
-if "tags" in [field.name for field in dataclasses.fields(Request)]:
-    from an_engine.parts import only_in_another_version
-"""
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "call", "seen"),
-    [
-        ("class Request", "@dataclass\nclass Request", "rid=1, internal=True", []),
-        ("class Request", "@dataclass\nclass Request", "rid=1, more=2", ["Engine.abort does not take more"]),
-        ("", "", "rid=1", ["Request is not a dataclass"]),
-        ("class Request", "class Other", "rid=1", ["Request is missing"]),
-    ],
-)
-def test_what_verl_imports_and_calls_of_an_engine_is_compared(install, monkeypatch, old, new, call, seen):
-    monkeypatch.setitem(engine_releases.OBJECTS, "an_engine", {})
-    install(SOURCE.replace(old, new))
-    found = list(engine_releases.used(ast.parse(OF_VERL.replace("{call}", call)), "an_engine"))
-    assert [difference.partition(":")[2] for difference in found] == seen
-
-
 VERSIONS = [(name, version) for name, known in contracts().items() for version in known.tested]
 
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 
-from verl_mas import engines
 from verl_mas.config.registry import Registry
 from verl_mas.engines import facts
 from verl_mas.engines.contract import Contract
@@ -47,8 +46,8 @@ def test_an_engine_is_registered_with_verl_with_the_others_or_at_once(registry, 
     replica, base, replicas, adapters = verls
 
     def verl_imports():
-        engines.register_replicas(replica)
-        engines.register_adapters(base)
+        facts.register_replicas(replica)
+        facts.register_adapters(base)
 
     if late:
         verl_imports()
@@ -84,7 +83,7 @@ def test_an_sglang_engine_that_shares_its_gpu_leaves_a_core_to_the_others_while_
 
 def test_no_other_module_asks_for_the_name_of_an_engine_on_gpus():
     """Facts about an engine are in its file."""
-    package = Path(engines.__file__).parents[1]
+    package = Path(facts.__file__).parents[1]
     others = [file for file in package.rglob("*.py") if file.relative_to(package).parts[0] != "engines"]
     nodes = [(file, node) for file in others for node in ast.walk(ast.parse(file.read_text()))]
     names = {"sglang", "trtllm", "vllm"}

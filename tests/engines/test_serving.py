@@ -6,23 +6,7 @@ from omegaconf import OmegaConf
 from verl_mas.config import load
 from verl_mas.config.placement import time_sliced
 from verl_mas.config.run import Run
-from verl_mas.engines.serving import Share, choose, resolve_serving, serving
-
-
-@pytest.mark.parametrize(
-    ("shares", "way", "says"),
-    [
-        ([(0.4, 1, True), (0.45, 1, True)], "together", "add up to 0.85, at most 0.85"),
-        ([(0.4, 1, False), (0.4, 1, False)], "together", "0.8"),  # engines that fit need not sleep
-        ([(0.5, 1, True), (0.5, 1, True)], "phases", "add up to 1, above 0.85"),
-        ([(0.3, 2, True), (0.3, 1, True)], "phases", "replicas of 2 GPUs"),
-        ([(0.3, 2, True), (0.3, 2, False)], "together", "free_cache_engine=False"),
-        ([(0.0, 1, False), (0.6, 1, True)], "together", "0.6"),  # an engine that reserves nothing
-    ],
-)
-def test_engines_are_together_where_they_fit_and_else_in_phases(shares, way, says):
-    choice = choose([Share(*share) for share in shares])
-    assert choice.way == way and says in choice.reason
+from verl_mas.engines.serving import resolve_serving, serving
 
 
 def config(device="cuda", **rollout):
@@ -36,6 +20,24 @@ def way(policies, pools=None, **settings):
     made = resolve_serving(Run(config(**settings), team)).mas
     assert time_sliced(made, "shared") == (made.pools["shared"].serving == "phases")
     return made.pools["shared"].serving
+
+
+@pytest.mark.parametrize(
+    ("shares", "way", "says"),
+    [
+        ([(0.4, 1, True), (0.45, 1, True)], "together", "add up to 0.85, at most 0.85"),
+        ([(0.4, 1, False), (0.4, 1, False)], "together", "0.8"),  # engines that fit need not sleep
+        ([(0.5, 1, True), (0.5, 1, True)], "phases", "add up to 1, above 0.85"),
+        ([(0.3, 2, True), (0.3, 1, True)], "phases", "replicas of 2 GPUs"),
+        ([(0.3, 2, True), (0.3, 2, False)], "together", "free_cache_engine=False"),
+    ],
+)
+def test_engines_are_together_where_they_fit_and_else_in_phases(shares, way, says):
+    keys = ("gpu_memory_utilization", "tensor_model_parallel_size", "free_cache_engine")
+    overrides = [{"rollout": dict(zip(keys, share, strict=True))} for share in shares]
+    mas = load({"policies": {f"p{number}": {"overrides": each} for number, each in enumerate(overrides)}})
+    choice = serving(Run(config(), mas), "shared")
+    assert choice.way == way and says in choice.reason
 
 
 REMOTE = {"remote": {"base_url": "http://x", "model": "m"}}

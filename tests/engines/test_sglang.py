@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from verl_mas.config.adapters import KEY, Adapter
-from verl_mas.engines.adapters import stream_name, using_adapter
+from verl_mas.engines.adapters import current_adapter, stream_name
 from verl_mas.engines.kinds import sglang
 from verl_mas.engines.kinds.sglang import AdapterSender, TeamManager, TeamSglang
 from verl_mas.errors import EngineLost, RequestError
@@ -187,8 +187,8 @@ async def test_an_image_is_sent_as_one_token_and_a_prompt_that_is_read_otherwise
 async def test_a_request_has_its_own_adapter_in_place_of_verls(policy, name):
     manager = TeamManager(Reads(None), {name: Adapter(name, rank=8, alpha=8, seed=0) for name in "ab"}, None)
     asked = SimpleNamespace(input_ids=[1], image_data=None, lora_path="verl's")
-    with using_adapter(policy):
-        assert (await anext(manager.generate_request(asked)))["adapter"] == name
+    current_adapter.set(policy)
+    assert (await anext(manager.generate_request(asked)))["adapter"] == name
 
 
 async def test_each_adapter_is_loaded_again_and_the_server_counts_the_update_when_all_are():

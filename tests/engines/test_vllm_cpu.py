@@ -76,8 +76,8 @@ def test_verls_vllm_is_replaced_on_the_cpu_alone(monkeypatch, platform):
     monkeypatch.setenv("VERL_PLATFORM", platform)
     loaders, adapters = {"vllm": lambda: object}, {}
     registry = SimpleNamespace(_registry=loaders, register=loaders.__setitem__)
-    vllm.register_replica(SimpleNamespace(RolloutReplicaRegistry=registry))
-    vllm.register_adapter(SimpleNamespace(_ROLLOUT_REGISTRY=adapters))
+    facts_of("vllm").register_replica(SimpleNamespace(RolloutReplicaRegistry=registry))
+    facts_of("vllm").register_adapter(SimpleNamespace(_ROLLOUT_REGISTRY=adapters))
     assert (getattr(loaders["vllm"], "args", ()) == (vllm.CPU_REPLICA,)) is (platform == "cpu")
     assert (adapters["vllm", "async"] == vllm.CPU_ADAPTER) is (platform == "cpu")
 

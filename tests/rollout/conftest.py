@@ -115,8 +115,8 @@ def plain(value: Any) -> object:
 def make(policy: Any, loop: Any, workflow_of: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A worker outside Ray, its queue, and a function that runs one task."""
     from verl_mas.rollout import worker as module
+    from verl_mas.rollout.busy import Lag
     from verl_mas.rollout.counts import SessionCounts
-    from verl_mas.rollout.lag import Lag
     from verl_mas.rollout.trajectories import TrajectoryWriter
 
     def make(

@@ -1,9 +1,12 @@
-"""Engines are busy while they have a request."""
+"""Spans in which engines have requests, and the longest time for which an event loop is blocked."""
+
+import asyncio
+import time
 
 import pytest
 
 from verl_mas.rollout import busy as module
-from verl_mas.rollout.busy import Busy, merge_spans, seconds
+from verl_mas.rollout.busy import Busy, Lag, merge_spans, seconds
 
 
 @pytest.fixture
@@ -54,3 +57,17 @@ def test_spans_of_several_processes_are_joined_and_cut_to_the_window():
     assert merge_spans(spans, gap=1.0) == [(0.0, 6.0)]
     assert seconds(spans, (2.5, 5.0)) == 1.5
     assert seconds(spans, (7.0, 8.0)) == 0.0
+
+
+async def test_a_blocked_loop_is_measured_until_the_measurement_is_read():
+    lag = Lag()
+    assert lag.pop() == 0
+    lag.begin()
+    lag.begin()
+    await asyncio.sleep(0.1)
+    time.sleep(0.3)
+    await asyncio.sleep(0.1)
+    assert 0.2 < lag.pop() < 3
+    time.sleep(0.1)
+    await asyncio.sleep(0.1)
+    assert lag.pop() == 0

@@ -115,6 +115,7 @@ def test_the_limit_is_a_share_of_the_sessions_that_may_be_lost(failed, fine, lim
 
 def test_where_a_session_takes_its_task_along_the_share_is_that_of_the_tasks():
     counts = failing(FaultKind.REFUSED, 0) + SessionCounts(sessions=7, tasks=4, groups_given_up=3)
+    assert (counts + SessionCounts(lag=0.3) + SessionCounts(lag=0.2)).metrics()["session/loop_lag"] == 0.3
     assert counts.dropped_share == 0.75 and counts.metrics()["session/groups_given_up"] == 3
     assert "session/groups_given_up" not in SessionCounts(sessions=1).metrics()
     with pytest.raises(SessionsFailed, match="1 of 8 sessions of step 1 failed: 1 refused; 3 of 4 tasks dropped"):

@@ -9,7 +9,7 @@ import ray
 from omegaconf import OmegaConf
 from verl.workers.rollout.replica import TokenOutput
 
-from verl_mas.rollout.team_client import Balanced, Gate, Only, Slices, TeamClient
+from verl_mas.rollout.team_client import Gate, TeamClient
 from verl_mas.trainer.policies.servers import Servers
 from verl_mas.workflow import Request
 from verl_mas.workflow.clock import Clock, ended, start
@@ -39,24 +39,25 @@ def balancer(behind):
     return SimpleNamespace(**fields, acquire_server=Remote(("id", behind)), release_server=Remote(None))
 
 
-@pytest.mark.parametrize("kind", [Balanced, Only, Slices])
-async def test_every_request_names_the_adapter_however_it_gets_its_server(kind):
+@pytest.mark.parametrize("sliced", [False, True])
+@pytest.mark.parametrize("alone", [False, True])
+async def test_every_request_names_the_adapter_however_it_gets_its_server(sliced, alone):
     behind, slices = server(), SimpleNamespace(enter=Remote(None), leave=Remote(None))
-    balance, given = balancer(behind), {Balanced: (), Only: (behind,), Slices: ("main", slices)}[kind]
-    client = TeamClient(CONFIG, balance, adapter="verifier", server=kind(*given))
+    balance, given = balancer(behind), {"only_server": behind if alone else None}
+    client = TeamClient(CONFIG, balance, adapter="verifier", slices=(slices, "main") if sliced else None, **given)
     output = await client.generate(request_id="r", prompt_ids=[5], sampling_params={"top_k": 3})
     [(_, sent)] = behind.generate.calls
     assert output.token_ids == [1]
     assert (sent["adapter"], sent["prompt_ids"], sent["sampling_params"]) == ("verifier", [5], {"top_k": 3})
     # The time slice is that of the base, which has the engines.
-    assert [call for call, _ in slices.enter.calls] == [("main",)] * (kind is Slices)
-    assert len(slices.leave.calls) == (kind is Slices)
+    assert [call for call, _ in slices.enter.calls] == [("main",)] * sliced
+    assert len(slices.leave.calls) == sliced
     # With one server there is nothing to balance.
-    assert len(balance.acquire_server.calls) == len(balance.release_server.calls) == (kind is not Only)
+    assert len(balance.acquire_server.calls) == len(balance.release_server.calls) == (not alone)
 
 
 def test_a_client_keeps_its_adapter_on_the_way_to_another_process():
-    client = TeamClient(CONFIG, None, adapter="verifier", server=Only("server"))
+    client = TeamClient(CONFIG, None, adapter="verifier", only_server="server")
     assert pickle.loads(pickle.dumps(client)).adapter == "verifier"
 
 
@@ -71,19 +72,30 @@ def test_engines_are_asked_for_a_client_with_what_the_team_needs_of_it(handles, 
     )
     client = servers.client(adapter=adapter, resumes=resumes)
     assert (client.adapter, client.resumes) == (adapter, resumes)
-    assert client.server == (Only("server") if len(handles) == 1 else Balanced())
+    assert (client.only_server, client.slices) == ("server" if len(handles) == 1 else None, None)
     sliced = servers.client(adapter=adapter, slices="slices")
-    assert (sliced.server, sliced.adapter) == (Slices("main", "slices"), adapter)
+    assert (sliced.slices, sliced.adapter) == (("slices", "main"), adapter)
 
 
 async def test_the_time_of_an_act_does_not_include_its_wait_for_the_time_slice():
-    slices = Slices("a", SimpleNamespace(enter=SimpleNamespace(remote=lambda policy: asyncio.sleep(0.1))))
-
-    async def balance():
-        return "server", None
-
+    slices = SimpleNamespace(enter=SimpleNamespace(remote=lambda policy: asyncio.sleep(0.1)), leave=Remote(None))
+    client = TeamClient(CONFIG, None, only_server=server(), slices=(slices, "a"))
     clock = Clock(0.05)
-    assert await ended(start(slices.acquire(balance), clock), clock)
+    assert await ended(start(client.generate("r", prompt_ids=[5], sampling_params={}), clock), clock)
+
+
+async def test_a_request_that_is_cancelled_while_it_waits_for_its_time_slice_leaves_the_slice():
+    admitted = asyncio.get_running_loop().create_future()
+    slices = SimpleNamespace(enter=SimpleNamespace(remote=lambda policy: admitted), leave=Remote(None))
+    client = TeamClient(CONFIG, None, only_server=server(), slices=(slices, "a"))
+    request = asyncio.ensure_future(client.generate("r", prompt_ids=[5], sampling_params={}))
+    await asyncio.sleep(0)
+    request.cancel()
+    await asyncio.wait([request])
+    assert request.cancelled() and not slices.leave.calls
+    admitted.set_result(None)
+    await asyncio.sleep(0)
+    assert len(slices.leave.calls) == 1
 
 
 REQUEST = Request("a", "u_0", 0, [{"role": "user", "content": "q"}])

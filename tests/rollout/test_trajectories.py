@@ -95,16 +95,6 @@ def test_a_record_that_does_not_fit_on_the_disk_is_an_error_and_leaves_no_part_o
     assert [session["session"] for session in read_sessions(tmp_path)] == [0, 2]
 
 
-def test_a_line_is_one_write(record, tmp_path, monkeypatch):
-    import os
-
-    sizes, write = [], os.write
-    monkeypatch.setattr(os, "write", lambda file, line: sizes.append(len(line)) or write(file, line))
-    record(1, text="x" * 500_000)
-    (path,) = (tmp_path / "train").iterdir()
-    assert sizes == [path.stat().st_size] and sizes[0] > 500_000
-
-
 def test_a_record_that_is_not_json_is_refused_with_the_reason(tmp_path, play):
     played = play(Single, ScriptedLLM("4"))
     played.session.outcome.info[1, 2] = 0.5

@@ -20,7 +20,6 @@ from verl_mas.errors import ConfigError, DiskError, EngineLost
 from verl_mas.results.sessions.reader import read_sessions
 from verl_mas.rollout import worker as module
 from verl_mas.rollout.counts import SessionCounts
-from verl_mas.rollout.lag import Longest
 from verl_mas.rollout.manager import MasAgentLoopManager
 from verl_mas.rollout.team_client import Served
 from verl_mas.run_folder.session_files import write_advantages
@@ -285,8 +284,8 @@ def test_the_worker_can_be_the_first_module_a_process_imports(warm_python):
 
 def test_the_manager_adds_up_its_workers(manager):
     busy = SessionCounts(sessions=3, acts=6, failed={"timeout": 1}, faults={"timeout": 2}, act_seconds=6.0)
-    busy += SessionCounts(busy={"p": ((0.0, 2.0),)}, requests={"p": 5.0}, lag=Longest(0.25))
-    other = SessionCounts(sessions=1, acts=2, busy={"p": ((1.0, 3.0),)}, requests={"p": 4.0}, lag=Longest(0.5))
+    busy += SessionCounts(busy={"p": ((0.0, 2.0),)}, requests={"p": 5.0}, lag=0.25)
+    other = SessionCounts(sessions=1, acts=2, busy={"p": ((1.0, 3.0),)}, requests={"p": 4.0}, lag=0.5)
     assert manager(lambda validate: busy, lambda validate: other).pop_counts().metrics() == {
         "session/count": 4.0,
         "session/acts/mean": 2.0,

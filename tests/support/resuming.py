@@ -8,7 +8,7 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 from verl.workers.rollout.replica import TokenOutput
 
-from verl_mas.rollout.team_client import Gate, Only, TeamClient
+from verl_mas.rollout.team_client import Gate, TeamClient
 from verl_mas.testing.tiny_model import byte_tokenizer
 from verl_mas.verl_.types import Actor, Tokenizer
 
@@ -31,6 +31,6 @@ def client_of(
 
     handle = SimpleNamespace(generate=SimpleNamespace(remote=remote))
     config = OmegaConf.create({"actor_rollout_ref": {"rollout": {**ROLLOUT, **rollout}}})
-    client = TeamClient(config, cast(Actor, handle), server=Only(cast(Actor, handle)), adapter=adapter, resumes=True)
+    client = TeamClient(config, cast(Actor, handle), only_server=cast(Actor, handle), adapter=adapter, resumes=True)
     client.gate, client.decode = Gate(), cast(Tokenizer, byte_tokenizer()).decode
     return client

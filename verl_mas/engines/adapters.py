@@ -3,8 +3,7 @@ adapter a request uses, and sorts the tensors of a weight update by adapter."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -28,22 +27,8 @@ if TYPE_CHECKING:
 else:
     Server = object
 
-# The adapter of the request that the current asyncio task serves. None: the bare base.
-_current: ContextVar[str | None] = ContextVar("adapter", default=None)
-
-
-def current_adapter() -> str | None:
-    """Return the policy whose adapter the current request uses; None for the bare base."""
-    return _current.get()
-
-
-@contextmanager
-def using_adapter(adapter: str | None) -> Iterator[None]:
-    token = _current.set(adapter)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+# The policy whose adapter the request of the current asyncio task uses. None: the bare base.
+current_adapter: ContextVar[str | None] = ContextVar("adapter", default=None)
 
 
 def require(adapter: str | None, known: Collection[str], ready: bool) -> None:
@@ -70,8 +55,11 @@ class AdapterServer(Server):
     async def generate(self, *args: Passed, adapter: str | None = None, **kwargs: Passed) -> TokenOutput:
         # Check the adapter first, because vLLM's engine would crash at a request whose adapter is not loaded.
         require(adapter, self.adapters, ready=self.updates > 0)
-        with using_adapter(adapter):
+        token = current_adapter.set(adapter)
+        try:
             return await super().generate(*args, **kwargs)
+        finally:
+            current_adapter.reset(token)
 
     async def set_global_steps(self, global_steps: int) -> None:
         """Count an update. verl calls this method when new weights have arrived."""

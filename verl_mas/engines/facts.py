@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 
 from omegaconf import DictConfig, open_dict
@@ -84,10 +84,6 @@ class EngineFacts:
     # Whether the engine serves several adapters of one base at once. Each request then names its adapter
     # (`mas.policies.<name>.adapter_of`).
     many_adapters: bool = False
-    # Whether the engine can continue a reply that an abort interrupted. Its `generate` then has the parameter `drawn`:
-    # the number of tokens at the end of the prompt that belong to the reply. The engine continues with the reply's next
-    # random numbers, and finds a stop string that began before the abort.
-    resumes: bool = False
     # Raises ConfigError for a value in `rollout.engine_kwargs` that the engine does not accept.
     check_options: Callable[[Mapping[str, Mapping[str, object]]], object] | None = None
     # Whether a run can have several policies on this engine.
@@ -120,7 +116,7 @@ class EngineFacts:
 
 
 ENGINES: Registry[EngineFacts] = Registry("engine", package="verl_mas.engines.kinds", group="verl_mas.engines")
-# The modules of verl whose list of engines `fill` has filled. The key is the field of EngineFacts with the function
+# The modules of verl whose list of engines `_fill` has filled. The key is the field of EngineFacts with the function
 # that adds an engine to that list.
 _filled: dict[str, ModuleType] = {}
 
@@ -133,7 +129,7 @@ def register_engine(name: str, *, replica: str, adapter: str, facts: EngineFacts
     """
     registered = replace(
         facts or EngineFacts(),
-        register_replica=lambda module: module.RolloutReplicaRegistry.register(name, partial(load_class, replica)),
+        register_replica=lambda module: module.RolloutReplicaRegistry.register(name, partial(resolve_name, replica)),
         register_adapter=lambda module: set_adapter(module, name, adapter),
     )
     ENGINES.register(name)(registered)
@@ -141,19 +137,17 @@ def register_engine(name: str, *, replica: str, adapter: str, facts: EngineFacts
         getattr(registered, registers)(module)
 
 
-def load_class(path: str) -> type[object]:
-    module, _, name = path.rpartition(".")
-    loaded: type[object] = getattr(import_module(module), name)
-    return loaded
-
-
-def fill(registers: str, module: ModuleType) -> None:
+def _fill(registers: str, module: ModuleType) -> None:
     """Add all engines to verl's list in `module`. `registers` is the field of EngineFacts with the function that adds
     an engine: `register_replica` or `register_adapter`."""
     for name in ENGINES:
         if register := getattr(ENGINES[name], registers):
             register(module)
     _filled[registers] = module
+
+
+# `verl_mas.plugin` registers these functions as hooks.
+register_replicas, register_adapters = partial(_fill, "register_replica"), partial(_fill, "register_adapter")
 
 
 def facts_of(name: str) -> EngineFacts:
@@ -185,23 +179,17 @@ def set_options(view: DictConfig, index: int, shared: bool) -> None:
             rollout.engine_kwargs[rollout.name] = {**options, **(rollout.engine_kwargs.get(rollout.name) or {})}
 
 
-def head_size(model: str) -> int | None:
-    """Read the size of the attention heads from a model's `config.json`. Return None if there is no such file, or if
-    the heads do not all have one size, as in latent attention."""
+def require_head_size(model: str, sizes: Collection[int], engine: str, fix: str) -> None:
+    """Raise ConfigError if a model's attention heads do not have one of these sizes. A model without `config.json`, or
+    with heads of several sizes, as in latent attention, is accepted."""
     settings = Path(model).expanduser() / "config.json"
     if not settings.is_file():
-        return None
+        return
     config = json.loads(settings.read_text())
     config = config.get("text_config") or config
     heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
     if config.get("kv_lora_rank") or not heads or not hidden:
-        return None
-    size: int = config.get("head_dim") or hidden // heads
-    return size
-
-
-def require_head_size(model: str, sizes: Collection[int], engine: str, fix: str) -> None:
-    size = head_size(model)
-    if size is not None and size not in sizes:
+        return
+    if (size := config.get("head_dim") or hidden // heads) not in sizes:
         rule = f"{engine} knows the sizes {', '.join(map(str, sizes))}"
         raise ConfigError(f"{model} has attention heads of size {size}", rule=rule, fix=fix)

@@ -15,31 +15,24 @@ MOST = 0.85
 
 
 @dataclass(frozen=True)
-class Share:
-    """Resources of a policy's engine on each GPU of its pool."""
-
-    fraction: float  # of the GPU's memory; 0 for an engine that reserves none
-    gpus: int  # GPUs of one replica
-    sleeps: bool  # whether it can free its memory for another engine
-
-
-@dataclass(frozen=True)
 class ServingChoice:
     way: Literal["together", "phases"]
     reason: str
 
 
-def choose(shares: Sequence[Share]) -> ServingChoice:
-    """Keep engines awake together if they fit. In phases, every change of engines is a barrier, and the cost of this
-    barrier was not measured."""
-    total, widest = sum(share.fraction for share in shares), max(share.gpus for share in shares)
+def choose(run: Run, policies: Sequence[str]) -> ServingChoice:
+    """Keep the engines of these policies awake together if they fit. In phases, every change of engines is a barrier,
+    and the cost of this barrier was not measured."""
+    views, widest = [run.view(name) for name in policies], max(replica_size(run, name) for name in policies)
+    reserving = [view for view in views if facts_of(view.engine).gpu_fraction]
+    total = sum(float(view.value("rollout.gpu_memory_utilization")) for view in reserving)
     if total > MOST + 1e-9:
         reason = f"the memory fractions add up to {total:g}, above {MOST:g}"
     elif widest > 1:
         reason = f"with replicas of {widest} GPUs, kernels that communicate would wait for time slices of other engines"
     else:
         return ServingChoice("together", f"the memory fractions add up to {total:g}, at most {MOST:g}")
-    if all(share.sleeps for share in shares):
+    if all(view.value("rollout.free_cache_engine") for view in views):
         return ServingChoice("phases", reason)
     return ServingChoice("together", f"{reason}, but an engine with rollout.free_cache_engine=False frees no memory")
 
@@ -59,7 +52,7 @@ def serving(run: Run, pool: str) -> ServingChoice:
         return ServingChoice("together", "one policy")
     if run.config.trainer.device == CPU:
         return ServingChoice("together", "on the CPU engines share the memory of the host")
-    return choose([_share(run, name) for name in served_on(run.mas, pool)])
+    return choose(run, served_on(run.mas, pool))
 
 
 def resolve_serving(run: R) -> R:
@@ -81,13 +74,3 @@ def cache_bytes(view: View) -> int | None:
     option = facts_of(view.engine).cache_option
     size = view.get(f"rollout.engine_kwargs.{view.engine}.{option}") if option else None
     return int(size) if size else None
-
-
-def _share(run: Run, name: str) -> Share:
-    view = run.view(name)
-    reserves = facts_of(view.engine).gpu_fraction
-    return Share(
-        fraction=float(view.value("rollout.gpu_memory_utilization")) if reserves else 0.0,
-        gpus=replica_size(run, name),
-        sleeps=bool(view.value("rollout.free_cache_engine")),
-    )

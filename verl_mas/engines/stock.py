@@ -11,11 +11,13 @@ import importlib
 import os
 from collections.abc import Callable
 from functools import partial
+from pkgutil import resolve_name
 from threading import Lock
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from verl_mas.config.engine_tag import EngineTag, gpus_of_replica
+from verl_mas.engines import platform
 from verl_mas.engines.facts import facts_of
 from verl_mas.verl_.registries import replicas, set_adapter
 from verl_mas.verl_.types import Passed, Untyped
@@ -80,10 +82,14 @@ class OffsetAdapter(BaseRollout):
         super().__init__(config, model_config, device_mesh, replica_rank)
 
 
-def register_replica(engine: str, replica: ModuleType) -> None:
-    # Use verl's own loader, because it also prepares the import of the engine.
-    load = replicas(replica)[engine]
-    replica.RolloutReplicaRegistry.register(engine, partial(_with_offset, engine, load))
+def register_replica(engine: str, replica: ModuleType, on_cpu: str = "") -> None:
+    """Add verl's replica class with `OffsetReplica`. On the CPU platform, add the class `on_cpu` if it is given."""
+    if on_cpu and platform.selected():
+        load = partial(resolve_name, on_cpu)
+    else:
+        # Use verl's own loader, because it also prepares the import of the engine.
+        load = partial(_with_offset, engine, replicas(replica)[engine])
+    replica.RolloutReplicaRegistry.register(engine, load)
 
 
 def _with_offset(engine: str, load: Callable[[], type[object]]) -> type[object]:
@@ -92,8 +98,8 @@ def _with_offset(engine: str, load: Callable[[], type[object]]) -> type[object]:
     return type(stock.__name__, (OffsetReplica, stock), {"server_mixin": facts_of(engine).server_mixin})
 
 
-def register_adapter(engine: str, base: ModuleType) -> None:
-    set_adapter(base, engine, f"{__name__}.{engine}")
+def register_adapter(engine: str, base: ModuleType, on_cpu: str = "") -> None:
+    set_adapter(base, engine, on_cpu if on_cpu and platform.selected() else f"{__name__}.{engine}")
 
 
 def __getattr__(name: str) -> type[object]:

@@ -1,5 +1,6 @@
-"""Spans of time in which requests of a policy were in flight at its servers."""
+"""Times of a worker: spans with requests at the servers of a policy, and the longest block of the event loop."""
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
@@ -8,6 +9,7 @@ from verl_mas.workflow import clock
 
 # Begin and end of a span, in seconds of the wall clock, because spans of several machines are merged.
 Span: TypeAlias = tuple[float, float]
+LAG_EVERY_S = 0.05
 
 
 class Busy:
@@ -46,6 +48,32 @@ class Busy:
         """Return and clear the summed seconds of all requests that ended since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
+
+
+class Lag:
+    """Measures how long an event loop is blocked. Meanwhile, none of its sessions makes progress."""
+
+    def __init__(self) -> None:
+        self._watch: asyncio.Task[None] | None = None
+        self._longest = 0.0
+
+    def begin(self) -> None:
+        """Start watching the running event loop."""
+        self._watch = self._watch or asyncio.get_running_loop().create_task(self._run())
+
+    def pop(self) -> float:
+        """Return the longest delay since `begin`, and stop watching."""
+        if self._watch is not None:
+            self._watch.cancel()
+        longest, self._watch, self._longest = self._longest, None, 0.0
+        return longest
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + LAG_EVERY_S
+            await asyncio.sleep(LAG_EVERY_S)
+            self._longest = max(self._longest, loop.time() - due)
 
 
 def merge_spans(spans: Iterable[Span], gap: float = 0.0) -> list[Span]:

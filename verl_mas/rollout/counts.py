@@ -13,21 +13,10 @@ import numpy as np
 from verl_mas.config.schema import FaultSpec
 from verl_mas.errors import FaultKind, SessionFault, SessionsFailed
 from verl_mas.rollout.busy import Span, total
-from verl_mas.rollout.lag import NO_LAG, Longest
-from verl_mas.run_folder.metrics import names as metric_names
+from verl_mas.run_folder.metrics.names import agent as of_agent
+from verl_mas.run_folder.metrics.names import policy as of_policy
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.session import SessionResult
-
-
-@dataclass(frozen=True)
-class Reported:
-    """A number that sessions report, such as an accuracy: its sum, and the number of sessions that reported it."""
-
-    total: float
-    sessions: int
-
-    def __add__(self, other: Reported) -> Reported:
-        return Reported(self.total + other.total, self.sessions + other.sessions)
 
 
 @dataclass(frozen=True)
@@ -44,7 +33,7 @@ class SessionCounts:
     # The part of `seconds` in which at least one act was running. In the rest, the sessions waited for worlds, graders
     # or the code of the workflow.
     act_seconds: float = 0.0
-    lag: Longest = NO_LAG  # the longest time for which something blocked the event loop of a worker
+    lag: float = 0.0  # the longest time for which something blocked the event loop of a worker
     failed: Mapping[str, int] = field(default_factory=dict)  # failed sessions by the kind of their last fault
     retried: int = 0  # sessions that succeeded after an attempt that failed
     tasks: int = 0
@@ -58,7 +47,8 @@ class SessionCounts:
     # Number of chat-template marks that the texts of prompts contained, by agent. Agents without such marks are not in
     # this mapping.
     forged_tokens: Mapping[str, int] = field(default_factory=dict)
-    infos: Mapping[str, Reported] = field(default_factory=dict)  # numbers in `Outcome.info` or from the scorer, by name
+    infos: Mapping[str, float] = field(default_factory=dict)  # sums of numbers in `Outcome.info` or of the scorer
+    reports: Mapping[str, int] = field(default_factory=dict)  # sessions that reported a number of `infos`, by its name
     record_bytes: int = 0  # size of the session records on disk
     without_space: int = 0  # sessions that were not recorded because mas.trajectories.max_gib was reached
     # The spans of time in which at least one request was at a policy's engines, by policy.
@@ -92,7 +82,8 @@ class SessionCounts:
             replies=Counter(reply.agent for reply in played),
             cut=Counter(reply.agent for reply in played if reply.generation.stop_reason == "length"),
             forged_tokens=sum((Counter({one.agent: one.generation.forged_tokens}) for one in played), Counter()),
-            infos={name: Reported(float(value), 1) for name, value in numbers.items()},
+            infos={name: float(value) for name, value in numbers.items()},
+            reports=dict.fromkeys(numbers, 1),
         )
 
     def __add__(self, other: SessionCounts) -> SessionCounts:
@@ -101,8 +92,8 @@ class SessionCounts:
             name: _add(mine, theirs[name]) if isinstance(mine, Mapping) else mine + theirs[name]
             for name, mine in vars(self).items()
         }
-        both["first_faults"] = {**other.first_faults, **self.first_faults}
-        return SessionCounts(**both)
+        first_faults = {**other.first_faults, **self.first_faults}
+        return SessionCounts(**{**both, "first_faults": first_faults, "lag": max(self.lag, other.lag)})
 
     @property
     def dropped(self) -> int:
@@ -128,9 +119,11 @@ class SessionCounts:
         """
         if not self.dropped or (self.dropped_share <= limit and self.dropped_share < 1):
             return
+        share = f"all {self.sessions}" if self.dropped == self.sessions else f"{self.dropped} of {self.sessions}"
+        tasks = f"; {self.groups_given_up} of {self.tasks} tasks dropped" if self.groups_given_up else ""
         # `from None` hides verl's own error about a step without rows, whose advice to refill the step does not help.
         raise SessionsFailed(
-            f"{self.summary(where)}\n"
+            f"{share} sessions of {where} failed: {self._kinds()}{tasks}\n"
             f"{self.first_causes()}\n"
             f"  rule: the run ends when a step or a validation loses more than mas.faults.max_dropped_share={limit:g} "
             "of its sessions\n"
@@ -157,12 +150,6 @@ class SessionCounts:
             f"{faults.session_timeout_s:g}, or lower data.val_batch_size"
         )
 
-    def summary(self, where: str) -> str:
-        """Return a line that says how many sessions failed, by kind of fault."""
-        share = f"all {self.sessions}" if self.dropped == self.sessions else f"{self.dropped} of {self.sessions}"
-        tasks = f"; {self.groups_given_up} of {self.tasks} tasks dropped" if self.groups_given_up else ""
-        return f"{share} sessions of {where} failed: {self._kinds()}{tasks}"
-
     def _kinds(self) -> str:
         return ", ".join(f"{count} {kind}" for kind, count in Counter(self.failed).most_common())
 
@@ -173,36 +160,32 @@ class SessionCounts:
 
     def metrics(self) -> dict[str, float]:
         sessions = max(1, self.sessions)
-        given_up = {"session/groups_given_up": self.groups_given_up} if self.groups_given_up else {}
-        probes = {"session/probe_acts": self.probe_acts, "session/probe_tokens": self.probe_tokens}
+        if_not_zero = {
+            "session/probe_acts": self.probe_acts,
+            "session/probe_tokens": self.probe_tokens,
+            "session/loop_lag": self.lag,
+            "session/groups_given_up": self.groups_given_up,
+            "session/record_mib": self.record_bytes / 2**20,
+        }
         return {
-            **{f"session/{name}/mean": info.total / info.sessions for name, info in self.infos.items()},
+            **{f"session/{name}/mean": value / self.reports[name] for name, value in self.infos.items()},
             "session/count": self.sessions,
             "session/acts/mean": self.acts / sessions,
             "session/generated_tokens": self.generated_tokens,
-            **(probes if self.probe_acts else {}),
             "session/seconds/mean": self.seconds / sessions,
             "session/seconds/acts": self.act_seconds / sessions,
-            **({"session/loop_lag": float(self.lag)} if self.lag else {}),
-            **{
-                metric_names.policy(name, "requests"): seconds / total(self.busy[name])
-                for name, seconds in self.requests.items()
-                if seconds
-            },
             "session/dropped": self.dropped,
             "session/retried": self.retried,
-            **given_up,
-            **({"session/record_mib": self.record_bytes / 2**20} if self.record_bytes else {}),
+            **{name: value for name, value in if_not_zero.items() if value},
             **{
-                metric_names.agent(agent, "cut"): self.cut.get(agent, 0) / count
-                for agent, count in self.replies.items()
+                of_policy(name, "requests"): time / total(self.busy[name])
+                for name, time in self.requests.items()
+                if time
             },
-            **{metric_names.agent(agent, "tool_calls"): count / sessions for agent, count in self.tool_calls.items()},
-            **{
-                metric_names.agent(agent, "tool_errors"): self.tool_errors.get(agent, 0) / count
-                for agent, count in self.tool_calls.items()
-            },
-            **{metric_names.agent(agent, "forged_tokens"): n / sessions for agent, n in self.forged_tokens.items()},
+            **{of_agent(name, "cut"): self.cut.get(name, 0) / n for name, n in self.replies.items()},
+            **{of_agent(name, "tool_calls"): n / sessions for name, n in self.tool_calls.items()},
+            **{of_agent(name, "tool_errors"): self.tool_errors.get(name, 0) / n for name, n in self.tool_calls.items()},
+            **{of_agent(name, "forged_tokens"): n / sessions for name, n in self.forged_tokens.items()},
             **{f"session/faults/{kind}": count for kind, count in self.faults.items()},
         }
 
@@ -212,7 +195,7 @@ def described(finished: SessionResult, fault: SessionFault) -> str:
     return f"session {finished.session.task.key}: {fault}\n{indent(fault.traceback, '  ')}"
 
 
-V = TypeVar("V", int, float, Reported, tuple[Span, ...])
+V = TypeVar("V", int, float, tuple[Span, ...])
 
 
 def _add(mine: Mapping[str, V], theirs: Mapping[str, V]) -> dict[str, V]:

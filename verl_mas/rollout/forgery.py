@@ -37,7 +37,8 @@ class Net:
     ) -> None:
         """Raise SessionFault if a text of the prompt has become a special token. `ids`: the prompt, if it has been
         rendered already."""
-        if not _suspicious((messages, tools)):
+        # Most prompts have no character with which marks begin or end, and need no further check.
+        if in_texts(_apart, (messages, tools)) == (messages, tools):
             return
         found = self._count(render(messages, tools) if ids is None else ids)
         if found == self._harmless(messages, tools, render):
@@ -68,16 +69,6 @@ class Net:
 
     def _count(self, ids: Sequence[int]) -> int:
         return sum(map(self._special.__contains__, ids))
-
-
-def _suspicious(value: object) -> bool:
-    """Whether a text or a key has a character with which marks begin or end. Most prompts have none of these
-    characters, and need no further check."""
-    if isinstance(value, dict):
-        return any(_suspicious(part) for part in (*value, *value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_suspicious, value))
-    return isinstance(value, str) and DELIMITER.search(value) is not None
 
 
 def harmless(value: Any, name: str = "") -> Any:

@@ -37,18 +37,18 @@ async def with_images(request: Request, *, reads: bool) -> Request:
         fix = "give the agent a policy with a vision-language model, or send it text"
         raise RequestError(f"a message with a part of type {sorted(map(str, kinds))[0]}", rule=rule, fix=fix)
     budget = PixelBudget()
-    here = [await _downloaded(message) for message in request.messages[known:]]
-    new = await asyncio.to_thread(lambda: [_loaded(message, budget) for message in here])
+    new = [await _with_images(message, budget) for message in request.messages[known:]]
     return replace(request, messages=[*request.messages[:known], *new])
 
 
-async def _downloaded(message: Message) -> Message:
-    """Download the images of a message that are on the web. verl would wait for them without a time limit."""
-    if not any(map(_on_web, _parts(message))):
-        return message
-    content = message["content"]
-    files = [{**part, "image": await _file_at(part["image"])} if _on_web(part) else part for part in content]
-    return {**message, "content": files}
+async def _with_images(message: Message, budget: PixelBudget) -> Message:
+    parts = list(message["content"]) if _parts(message) else []
+    for place, part in enumerate(parts):
+        if isinstance(part, dict) and part.get("type") in IMAGES:
+            # Download images on the web here, because verl would wait for them without a time limit.
+            here = {**part, "image": await _file_at(part["image"])} if _on_web(part) else part
+            parts[place] = await asyncio.to_thread(loaded, here, budget)
+    return {**message, "content": parts} if parts else message
 
 
 async def _file_at(address: str) -> bytes:
@@ -65,9 +65,8 @@ async def _file_at(address: str) -> bytes:
     return body
 
 
-def _on_web(part: object) -> bool:
-    image = part.get("image") if isinstance(part, dict) and part.get("type") in IMAGES else None
-    return isinstance(image, str) and image.startswith(WEB)
+def _on_web(part: Message) -> bool:
+    return isinstance(image := part.get("image"), str) and image.startswith(WEB)
 
 
 def images_of(messages: Sequence[Message]) -> list[object]:
@@ -96,13 +95,6 @@ class PixelBudget:
         if self._left < 0:
             rule = f"the images of a request have at most {MOST_PIXELS:,} pixels"
             raise RequestError(f"an image of {width} x {height} pixels", rule=rule, fix="send smaller or fewer images")
-
-
-def _loaded(message: Message, budget: PixelBudget) -> Message:
-    content = message.get("content")
-    if not isinstance(content, list):
-        return message
-    return {**message, "content": [loaded(part, budget) if isinstance(part, dict) else part for part in content]}
 
 
 def loaded(part: Message, budget: PixelBudget | None = None) -> Message:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 
 import ray
 from omegaconf import DictConfig
@@ -17,8 +16,6 @@ from verl_mas.rollout.busy import Busy
 from verl_mas.rollout.resumed_reply import Decode, ResumedReply
 from verl_mas.verl_.types import Actor, Fields
 from verl_mas.workflow.clock import held, uncounted
-
-Acquire = Callable[[], Awaitable[tuple[str, Actor]]]
 
 
 class Gate:
@@ -51,65 +48,6 @@ class Gate:
                 await self._open.wait()
 
 
-@dataclass(frozen=True)
-class Balanced:
-    """Servers among which verl's balancer chooses the one with the fewest requests."""
-
-    async def acquire(self, balance: Acquire) -> tuple[str, Actor]:
-        return await balance()
-
-    def release(self, balance: Callable[[], None]) -> None:
-        balance()
-
-
-@dataclass(frozen=True)
-class Only:
-    """The only server of a policy. There is nothing to balance, so requests do not call verl's balancer process."""
-
-    server: Actor
-
-    async def acquire(self, balance: Acquire) -> tuple[str, Actor]:
-        return "only", self.server
-
-    def release(self, balance: Callable[[], None]) -> None:
-        """Do nothing, because no balancer counts the requests."""
-
-
-@dataclass(frozen=True)
-class Slices:
-    """The servers of a policy in a time-sliced pool: a request waits for the policy's next time slice."""
-
-    policy: str
-    actor: Actor  # `SlicesActor` of the pool
-
-    async def acquire(self, balance: Acquire) -> tuple[str, Actor]:
-        admitted: ray.ObjectRef[None] = self.actor.enter.remote(self.policy)
-        with ExitStack() as undo:
-            # A request that is cancelled while it waits is still admitted later, and must leave then.
-            undo.callback(self._leave, admitted)
-            with uncounted():
-                await admitted
-            server = await balance()
-            undo.pop_all()
-        return server
-
-    def _leave(self, admitted: ray.ObjectRef[None]) -> None:
-        leaving = asyncio.ensure_future(self._leave_after(admitted))
-        _LEAVING.add(leaving)
-        leaving.add_done_callback(_LEAVING.discard)
-
-    async def _leave_after(self, admitted: ray.ObjectRef[None]) -> None:
-        await admitted
-        await self.actor.leave.remote()
-
-    def release(self, balance: Callable[[], None]) -> None:
-        balance()
-        self.actor.leave.remote()
-
-
-_LEAVING: set[asyncio.Task[None]] = set()
-
-
 class TeamClient(LLMServerClient):
     """Client that also ends a request in the engine when `generate` is cancelled; verl 0.9.1 only stops waiting.
 
@@ -117,11 +55,6 @@ class TeamClient(LLMServerClient):
     (`engines.kinds`).
     """
 
-    # The policy whose adapter generates the replies. The client itself adds this name to each request, because verl's
-    # agent loops also call `generate`, and do not pass it.
-    adapter: str | None = None
-    resumes: bool = False  # whether a reply that an engine aborts continues when the gate is open again
-    busy: Busy
     # The worker that uses the client sets `gate` and `decode`.
     gate: Gate
     decode: Decode
@@ -131,12 +64,19 @@ class TeamClient(LLMServerClient):
         config: DictConfig,
         load_balancer_handle: Actor,
         *,
-        server: Balanced | Only | Slices = Balanced(),
+        only_server: Actor | None = None,
+        slices: tuple[Actor, str] | None = None,
         adapter: str | None = None,
         resumes: bool = False,
     ):
+        """`only_server`: the server of a policy with a single server, so that requests do not call verl's balancer.
+        `slices`: the `SlicesActor` of a time-sliced pool, and the policy whose time slices requests wait for.
+        `resumes`: whether a reply that an engine aborts continues when the gate is open again.
+        `adapter`: the policy whose adapter generates the replies. The client itself adds this name to each request,
+        because verl's agent loops also call `generate`, and do not pass it.
+        """
         super().__init__(config, load_balancer_handle)
-        self.server, self.adapter, self.resumes = server, adapter, resumes
+        self.only_server, self.slices, self.adapter, self.resumes = only_server, slices, adapter, resumes
         self.busy = Busy()
 
     async def generate(
@@ -158,12 +98,50 @@ class TeamClient(LLMServerClient):
             reply.add(part, refused=not part.token_ids and closings == self.gate.closings)
         return reply.joined()
 
-    async def _acquire_server(self, request_id: str, **extra: object) -> tuple[str, _CancellableServer]:  # type: ignore[override]
-        server_id, server = await self.server.acquire(partial(super()._acquire_server, request_id, **extra))
-        return server_id, _CancellableServer(server, self.busy)
+    async def _acquire_server(self, request_id: str, **extra: object) -> tuple[str, SimpleNamespace]:  # type: ignore[override]
+        if self.slices is not None:
+            await self._enter(*self.slices)
+        if self.only_server is not None:
+            return "only", self._cancellable(self.only_server)
+        try:
+            server_id, server = await super()._acquire_server(request_id, **extra)
+        except BaseException:
+            self._leave()
+            raise
+        return server_id, self._cancellable(server)
+
+    def _cancellable(self, server: Actor) -> SimpleNamespace:
+        """Return a handle whose `generate.remote(...)` ends in the engine when its caller is cancelled."""
+
+        async def remote(**kwargs: object) -> TokenOutput:
+            with self.busy.request():
+                reference: ray.ObjectRef[TokenOutput] = server.generate.remote(**kwargs)
+                try:
+                    return await reference
+                except asyncio.CancelledError:
+                    ray.cancel(reference)
+                    raise
+
+        return SimpleNamespace(generate=SimpleNamespace(remote=remote))
 
     def _release_server(self, server_id: str, request_id: str | None = None) -> None:
-        self.server.release(partial(super()._release_server, server_id, request_id))
+        if self.only_server is None:
+            super()._release_server(server_id, request_id)
+        self._leave()
+
+    async def _enter(self, slices: Actor, policy: str) -> None:
+        admitted: asyncio.Future[None] = asyncio.ensure_future(slices.enter.remote(policy))
+        try:
+            with uncounted():
+                await asyncio.shield(admitted)
+        except BaseException:
+            # A request that is cancelled while it waits is still admitted later, and must leave then.
+            admitted.add_done_callback(lambda _: self._leave())
+            raise
+
+    def _leave(self) -> None:
+        if self.slices is not None:
+            self.slices[0].leave.remote()
 
 
 class Served(dict[str, LLMServerClient]):
@@ -172,20 +150,3 @@ class Served(dict[str, LLMServerClient]):
     def __init__(self, clients: Mapping[str, LLMServerClient], workers: Sequence[Actor]):
         super().__init__(clients)
         self.workers = list(workers)
-
-
-class _CancellableServer:
-    """A server handle whose `generate.remote(...)` ends in the engine when its caller is cancelled."""
-
-    def __init__(self, handle: Actor, busy: Busy):
-        self._handle, self._busy = handle, busy
-        self.generate = self
-
-    async def remote(self, **kwargs: object) -> TokenOutput:
-        with self._busy.request():
-            reference: ray.ObjectRef[TokenOutput] = self._handle.generate.remote(**kwargs)
-            try:
-                return await reference
-            except asyncio.CancelledError:
-                ray.cancel(reference)
-                raise

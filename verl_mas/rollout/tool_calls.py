@@ -7,7 +7,7 @@ from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.tools.schemas import OpenAIFunctionToolSchema
 from verl.workers.config import MultiTurnConfig
 
-from verl_mas.verl_.types import Fields, Tokenizer
+from verl_mas.verl_.types import Tokenizer
 from verl_mas.workflow.client import Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.tool_loop import ToolLimits
@@ -20,14 +20,6 @@ async def read_calls(loop: ToolAgentLoop, request: Request, ids: Sequence[int]) 
     for token in cast(Tokenizer, loop.tokenizer).all_special_tokens:
         text = text.replace(token, "")
     return text, [ToolCall(call.name, call.arguments, call.tool_call_id) for call in calls]
-
-
-def stopping(loop: ToolAgentLoop, request: Request, params: Fields) -> Fields:
-    """Add the tokens that end a call in the parser's format to the sampling settings."""
-    ends = loop.tool_parser.stop_token_ids
-    if not request.tools or not ends:
-        return params
-    return {**params, "stop_token_ids": sorted({*(params.get("stop_token_ids") or ()), *ends})}
 
 
 def tool_limits(multi_turn: MultiTurnConfig) -> ToolLimits:

@@ -20,14 +20,14 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from io import BytesIO
 from itertools import count
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar, cast
 from uuid import uuid4
 
 from verl_mas.config.schema import TrajectorySpec
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 P = ParamSpec("P")
+Rank: TypeAlias = tuple[float, float, int]
 GIB = 2**30
 # Size at which a plain file is compressed. To read a session, its whole file is decompressed.
 LARGE = 4 * 2**20
@@ -56,16 +57,6 @@ SMALLEST_GROUP = 3
 
 def folder_of(spec: TrajectorySpec, default_local_dir: str) -> Path:
     return Path(spec.dir) if spec.dir else Path(default_local_dir) / FOLDER
-
-
-@dataclass(frozen=True)
-class GroupMember:
-    """A session of a group. `waiting` is set if the session has not been recorded yet. It will be recorded if it is the
-    best or the worst of the group."""
-
-    task: Task
-    rank: tuple[float, float, int]
-    waiting: SessionResult | None
 
 
 class TrajectoryWriter:
@@ -85,7 +76,8 @@ class TrajectoryWriter:
         self._space = Space(spec.max_gib, self._directory, workers)
         self._images = ImageFiles(self._directory)
         self._how = Recording(spec.max_text_chars, self._images, tokens if spec.tokens else {})
-        self._groups: dict[str, list[GroupMember]] = defaultdict(list)
+        # For each session of a group, its rank (`_rank`), and the session itself if it has not been recorded yet.
+        self._groups: dict[str, dict[Rank, SessionResult | None]] = defaultdict(dict)
         # The plain files that are not compressed yet, each with the entries of its sessions. Key: (validation?, step).
         self._open: dict[tuple[bool, int], tuple[Path, list[Listed]]] = {}
         self._written = SessionCounts()
@@ -107,20 +99,18 @@ class TrajectoryWriter:
             if recorded:
                 self._record(finished, status)
             if not finished.failed:
-                self._groups[task.uid].append(
-                    GroupMember(task, _rank(finished.session), None if recorded else finished)
-                )
+                self._groups[task.uid][_rank(finished.session)] = None if recorded else finished
 
     def end_group(self, uid: str) -> None:
         """Record the best and the worst session of a task whose sessions have all ended."""
         with self._lock:
-            group = sorted(self._groups.pop(uid, []), key=lambda member: member.rank)
-            extremes = [group[0], group[-1]] if len(group) >= SMALLEST_GROUP else []
-            for member in group:
-                if member.waiting is not None and member in extremes:
-                    self._record(member.waiting, "finished")
-                elif member.waiting is not None:
-                    self._leave_out(member.task)
+            group = self._groups.pop(uid, {})
+            extremes = [min(group), max(group)] if len(group) >= SMALLEST_GROUP else []
+            for rank, waiting in sorted(group.items(), key=itemgetter(0)):
+                if waiting is not None and rank in extremes:
+                    self._record(waiting, "finished")
+                elif waiting is not None:
+                    self._leave_out(waiting.session.task)
 
     def compress(self) -> SessionCounts:
         """Compress the plain files, unless the format is `jsonl`. Return the counts since the last call."""
@@ -198,7 +188,7 @@ def _draw(task: Task) -> float:
     return zlib.crc32(f"{task.extra_info.get('index')}/{task.step}/{task.session}".encode()) / 2**32
 
 
-def _rank(session: Session) -> tuple[float, float, int]:
+def _rank(session: Session) -> Rank:
     """Return the sort key of a session: the team's reward, then the rewards of its acts, then its number. So a group of
     sessions with equal rewards also has a best and a worst session, which are recorded."""
     own = sum((reply.team_reward or 0.0) + reply.local_reward for reply in session.replies if not reply.probe)

@@ -26,11 +26,11 @@ from verl_mas.rollout.forgery import Net
 from verl_mas.rollout.images import images_of, with_images
 from verl_mas.rollout.resumed_reply import ABORTED, keep, merged_versions, reply_limit
 from verl_mas.rollout.team_client import TeamClient
-from verl_mas.rollout.tool_calls import read_calls, stopping
+from verl_mas.rollout.tool_calls import read_calls
 from verl_mas.rollout.truncation import fit
 from verl_mas.util.loops import PerLoop, together
 from verl_mas.util.text import characters
-from verl_mas.verl_.row import ABORTS, MIN_GLOBAL_STEPS, RESPONSE_MASK, VERSIONS
+from verl_mas.verl_.row import ABORTS, EXTRA_FIELDS, MIN_GLOBAL_STEPS, RESPONSE_MASK, VERSIONS
 from verl_mas.verl_.types import Fields, Tokenizer
 from verl_mas.workflow.client import Continuation, Generation, Message, Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
@@ -116,20 +116,6 @@ class Model:
     compute_position_ids: ClassVar[Borrowed] = AgentLoopWorker._compute_position_ids  # noqa: SLF001
 
 
-@dataclass
-class Prompt:
-    """A prompt for the engine. If it continues a row, the last `len(mask)` of the `ids` belong to the response of that
-    row."""
-
-    ids: list[int]
-    mask: list[int] = field(default_factory=list)
-    log_probs: list[float] | None = None
-    media: Fields = field(default_factory=dict)
-    mm_processor_kwargs: Fields = field(default_factory=dict)
-    mm_processor_output: list[Fields] | None = None
-    previous: AgentLoopOutput | None = None
-
-
 class TokenClient(Protocol):
     """An engine without verl's servers, such as an engine in this process. Cancelling a call ends the request."""
 
@@ -162,9 +148,9 @@ class VerlPolicy:
         if request.continues is not None and request.continues.generation.full:
             return [_empty_reply(request.continues)] * n
         try:
-            prompt = await self._prompt(loop, request)
+            row = await self._row(loop, request)
             branches = range(request.branch, request.branch + n)
-            return await together([partial(self._sample, loop, request, prompt, branch) for branch in branches])
+            return await together([partial(self._sample, loop, request, row, branch) for branch in branches])
         except ray.exceptions.RayActorError as error:
             raise EngineLost(f"the engine that served agent {request.agent} is gone: {error}") from error
 
@@ -205,7 +191,8 @@ class VerlPolicy:
         raise_all(engine_errors(request.sampling, rollout, where))
         return converted({**params, **request.sampling}, where)
 
-    async def _prompt(self, loop: ToolAgentLoop, request: Request) -> Prompt:
+    async def _row(self, loop: ToolAgentLoop, request: Request) -> AgentLoopOutput:
+        """Return the row to which the reply is added: a new row, or the continued row with the new messages."""
         if request.continues is not None:
             return await self._continued(loop, request, request.continues)
         messages = list(request.messages)
@@ -213,9 +200,9 @@ class VerlPolicy:
         loop._assert_mm_supported(bool(media))  # noqa: SLF001
         mm_inputs: Fields = {}
         ids = await self._initial_tokens(loop, request, media, mm_inputs)
-        return Prompt(
-            ids=ids,
-            media=media,
+        return AgentLoopOutput(
+            **_new_row(ids),
+            multi_modal_data=media,
             mm_processor_kwargs=loop._get_mm_processor_kwargs(media.get("audios")),  # noqa: SLF001
             mm_processor_output=loop.build_sglang_video_payload(media.get("videos"), mm_inputs),
         )
@@ -253,86 +240,82 @@ class VerlPolicy:
         async with _PROMPT.here():
             return await asyncio.get_running_loop().run_in_executor(_TOKENS, fitted_ids)
 
-    async def _continued(self, loop: ToolAgentLoop, request: Request, continues: Continuation) -> Prompt:
+    async def _continued(self, loop: ToolAgentLoop, request: Request, continues: Continuation) -> AgentLoopOutput:
         previous = output_of(continues.generation)
-        same_row = continues.row is not None
         known, new = list(request.messages[: continues.known]), request.messages[continues.known :]
         images = images_of(new)
         longest = self._rollout.prompt_length + self._rollout.response_length
         if not images and (least := self.model.least_tokens(new)) > longest:
             raise SessionFault(FaultKind.LIMIT, f"messages of at least {least} tokens do not fit in a row of {longest}")
         loop._assert_mm_supported(bool(images))  # noqa: SLF001
-        media = previous.multi_modal_data or {}
         merged, mask, log_probs = await loop.ct_merge_context_msg(
             known,
             list(request.messages),
             [*previous.prompt_ids, *previous.response_ids],
-            list(previous.response_mask),
-            None if previous.response_logprobs is None else list(previous.response_logprobs),
+            previous.response_mask,
+            previous.response_logprobs,
             tools=_schemas(request),
         )
         if not images:
-            await asyncio.get_running_loop().run_in_executor(_TOKENS, self._check_added, loop, request, known)
-        if not same_row and len(merged.token_ids) > self._limit(request):
-            length = f"a conversation of {len(merged.token_ids)} tokens"
+
+            def render(added: list[Message], tools: list[JsonObject]) -> Sequence[int]:
+                build = loop.continuous_token_builder.tokenize_context_incremental_messages
+                return cast("Sequence[int]", build(known, [*known, *added], tools=tools or None))
+
+            # The new messages must have no special tokens except those of their turns.
+            check = partial(self.model.net.check, list(new), list(request.tools), render)
+            await asyncio.get_running_loop().run_in_executor(_TOKENS, check)
+        ids = self.model.shared(merged.token_ids)
+        if continues.row is not None:
+            row = _tokens(ids, mask, log_probs)
+        elif len(ids) <= self._limit(request):
+            row = _new_row(ids)
+        else:
+            length = f"a conversation of {len(ids)} tokens"
             raise PromptTooLong(FaultKind.LIMIT, f"{length} does not fit in a prompt of {self._limit(request)}")
-        return Prompt(
-            ids=self.model.shared(merged.token_ids),
-            mask=mask if same_row else [],
-            log_probs=log_probs if same_row else None,
-            media={**media, "images": [*(media.get("images") or ()), *images]} if images else media,
-            mm_processor_kwargs=previous.mm_processor_kwargs or {},
-            mm_processor_output=previous.mm_processor_output,
-            previous=previous if same_row else None,
-        )
+        media = previous.multi_modal_data or {}
+        media = {**media, "images": [*(media.get("images") or ()), *images]} if images else media
+        return previous.model_copy(update={**row, "multi_modal_data": media})
 
-    def _check_added(self, loop: ToolAgentLoop, request: Request, known: list[Message]) -> None:
-        """Check that the messages that continue a row have no special tokens except those of their turns."""
-        builder, new = loop.continuous_token_builder, list(request.messages[len(known) :])
-
-        def render(added: list[Message], tools: list[JsonObject]) -> Sequence[int]:
-            whole = [*known, *added]
-            ids: Sequence[int] = builder.tokenize_context_incremental_messages(known, whole, tools=tools or None)
-            return ids
-
-        self.model.net.check(new, list(request.tools), render)
-
-    async def _sample(self, loop: ToolAgentLoop, request: Request, prompt: Prompt, branch: int) -> Generation:
-        left = self._rollout.response_length - len(prompt.mask)
+    async def _sample(self, loop: ToolAgentLoop, request: Request, row: AgentLoopOutput, branch: int) -> Generation:
+        left = self._rollout.response_length - len(row.response_ids)
         if left <= 0:
             assert request.continues is not None
             return _empty_reply(request.continues)
-        params = stopping(loop, request, self.sampling(request))
-        if self.model.placeholders:
-            params["stop_token_ids"] = sorted({*(params.get("stop_token_ids") or ()), *self.model.placeholders})
+        params = self.sampling(request)
+        # A call of a tool also ends with certain tokens in some formats of verl's parsers.
+        ends = {*self.model.placeholders, *((request.tools and loop.tool_parser.stop_token_ids) or ())}
+        if ends:
+            params["stop_token_ids"] = sorted(ends.union(params.get("stop_token_ids") or ()))
         wanted = params.get("max_tokens")
         # A new row without `max_tokens` is limited by the engine.
-        if wanted is not None or prompt.mask:
+        if wanted is not None or row.response_ids:
             params["max_tokens"] = left if wanted is None else min(wanted, left)
+        ids, media = [*row.prompt_ids, *row.response_ids], row.multi_modal_data or {}
         started = asyncio.get_running_loop().time()
         answer = await self.client.generate(
             request_id=self._request_id(request, branch),
-            prompt_ids=prompt.ids,
+            prompt_ids=ids,
             sampling_params=params,
-            image_data=prompt.media.get("images"),
-            audio_data=prompt.media.get("audios"),
-            video_data=prompt.media.get("videos"),
-            mm_processor_output=prompt.mm_processor_output,
-            mm_processor_kwargs=prompt.mm_processor_kwargs,
+            image_data=media.get("images"),
+            audio_data=media.get("audios"),
+            video_data=media.get("videos"),
+            mm_processor_output=row.mm_processor_output,
+            mm_processor_kwargs=row.mm_processor_kwargs,
         )
         seconds = asyncio.get_running_loop().time() - started
         if answer.stop_reason in ABORTED and not answer.token_ids:
             raise SessionFault(FaultKind.REFUSED, "the engine aborted the request")
         if self.model.placeholders.intersection(answer.token_ids[-1:]):
-            keep(answer, len(answer.token_ids) - 1, len(prompt.ids))
+            keep(answer, len(answer.token_ids) - 1, len(ids))
             if not answer.token_ids:
                 raise SessionFault(FaultKind.REFUSED, "the reply begins with a token that stands for an image")
-        output = await self._output(loop, prompt, answer, seconds)
+        output = await self._output(loop, row, ids, answer, seconds)
         sampled = answer.token_ids[:left]
         decode = partial(self.model.tokenizer.decode, sampled, skip_special_tokens=True)
         text = await asyncio.get_running_loop().run_in_executor(_TOKENS, decode)
         calls: Sequence[ToolCall] = ()
-        stop_reason = self._stop_reason(answer, len(prompt.ids), params)
+        stop_reason = self._stop_reason(answer, len(ids), params)
         # A reply that was cut has no end of turn, so results of calls cannot follow it.
         if request.tools and stop_reason != "length":
             content, calls = await read_calls(loop, request, sampled)
@@ -355,31 +338,27 @@ class VerlPolicy:
         )
 
     async def _output(
-        self, loop: ToolAgentLoop, prompt: Prompt, answer: TokenOutput, seconds: float
+        self, loop: ToolAgentLoop, row: AgentLoopOutput, ids: list[int], answer: TokenOutput, seconds: float
     ) -> AgentLoopOutput:
-        """Return the row so far, cut to the maximal length."""
+        """Return the row with the answer, cut to the maximal length. `ids`: the tokens of the row without the
+        answer."""
         merged, mask, log_probs = await loop.ct_merge_assistant_token(
-            prompt.ids,
+            ids,
             answer.token_ids,
-            prompt.mask,
-            (prompt.log_probs or []) if prompt.log_probs or answer.log_probs else None,
+            row.response_mask,
+            (row.response_logprobs or []) if row.response_logprobs or answer.log_probs else None,
             assistant_logprobs=answer.log_probs or None,
         )
-        split = len(merged.token_ids) - len(mask)
-        keep = self._rollout.response_length
-        return AgentLoopOutput(
-            prompt_ids=merged.token_ids[:split],
-            response_ids=merged.token_ids[split:][:keep],
-            response_mask=mask[:keep],
-            response_logprobs=log_probs[:keep] if log_probs else None,
-            routed_experts=None if answer.routed_experts is None else answer.routed_experts[: split + keep],
-            multi_modal_data=prompt.media,
-            mm_processor_kwargs=prompt.mm_processor_kwargs,
-            mm_processor_output=prompt.mm_processor_output,
-            num_turns=2 if prompt.previous is None else prompt.previous.num_turns + 2,
-            metrics=_metrics(seconds, answer.num_preempted, prompt.previous),
-            extra_fields=_extra_fields(answer.extra_fields, prompt.previous),
-        )
+        longest = self._rollout.response_length
+        end = len(merged.token_ids) - len(mask) + longest
+        update = {
+            **_tokens(merged.token_ids[:end], mask[:longest], log_probs[:longest] if log_probs else None),
+            "routed_experts": None if answer.routed_experts is None else answer.routed_experts[:end],
+            "num_turns": row.num_turns + 2,
+            "metrics": _metrics(row.metrics, seconds, answer.num_preempted),
+            EXTRA_FIELDS: _extra_fields(row.extra_fields, answer.extra_fields),
+        }
+        return row.model_copy(update=update)
 
     def _stop_reason(self, answer: TokenOutput, prompt: int, params: Fields) -> str | None:
         """Return the stop reason of a reply. verl's vLLM server reports `completed` both for replies that ended and for
@@ -420,24 +399,29 @@ def _empty_reply(continues: Continuation) -> Generation:
     return replace(before, text="", tool_calls=(), stop_reason="length", sampled=0, full=True, versions=(), aborts=0)
 
 
-def _metrics(seconds: float, preempted: int | None, previous: AgentLoopOutput | None) -> AgentLoopMetrics:
-    """Metrics of the whole row. As in verl, `num_preempted` is -1 if the engine does not count preemptions."""
-    if previous is None:
-        return AgentLoopMetrics(generate_sequences=seconds, num_preempted=-1 if preempted is None else preempted)
-    before = previous.metrics
-    return AgentLoopMetrics(
-        generate_sequences=before.generate_sequences + seconds,
-        num_preempted=before.num_preempted + (preempted or 0),
-    )
+def _tokens(ids: list[int], mask: list[int], log_probs: list[float] | None) -> Fields:
+    """Make the fields of a row with these tokens. The last `len(mask)` tokens are its response."""
+    split = len(ids) - len(mask)
+    return {"prompt_ids": ids[:split], "response_ids": ids[split:], RESPONSE_MASK: mask, "response_logprobs": log_probs}
 
 
-def _extra_fields(fields: Fields, previous: AgentLoopOutput | None) -> Fields:
+def _new_row(ids: list[int]) -> Fields:
+    return {**_tokens(ids, [], None), "num_turns": 0, "metrics": AgentLoopMetrics(), EXTRA_FIELDS: {}}
+
+
+def _metrics(before: AgentLoopMetrics, seconds: float, preempted: int | None) -> AgentLoopMetrics:
+    """Add a reply to the metrics of its row. As in verl, `num_preempted` is -1 if the engine does not count
+    preemptions."""
+    counted = before.num_preempted if preempted is None else max(0, before.num_preempted) + preempted
+    return AgentLoopMetrics(generate_sequences=before.generate_sequences + seconds, num_preempted=counted)
+
+
+def _extra_fields(before: Fields, fields: Fields) -> Fields:
+    """Add the extra fields of a reply to the extra fields of its row."""
     # verl's single_turn_agent also adds these two empty lists.
     whole = {**fields, "turn_scores": [], "tool_rewards": []}
-    if previous is not None:
-        before = previous.extra_fields
-        whole[MIN_GLOBAL_STEPS] = before.get(MIN_GLOBAL_STEPS)
-        whole |= {key: before[key] + fields[key] for key in ADDED if key in before and key in fields}
-        if VERSIONS in before and VERSIONS in fields:
-            whole[VERSIONS] = merged_versions([*before[VERSIONS], *fields[VERSIONS]])
+    whole |= {key: before[key] for key in (MIN_GLOBAL_STEPS,) if key in before}
+    whole |= {key: before[key] + fields[key] for key in ADDED if key in before and key in fields}
+    if VERSIONS in before and VERSIONS in fields:
+        whole[VERSIONS] = merged_versions([*before[VERSIONS], *fields[VERSIONS]])
     return whole

@@ -25,8 +25,8 @@ from verl_mas.config.user_code import load_user_code
 from verl_mas.environment.mcp.servers import McpServers
 from verl_mas.errors import EngineLost, FaultKind, WorkflowError, raise_all
 from verl_mas.gateway.endpoints.openai import OpenAIClient
+from verl_mas.rollout.busy import Lag
 from verl_mas.rollout.counts import SessionCounts, described
-from verl_mas.rollout.lag import Lag
 from verl_mas.rollout.stored import answer_of, failed_validation_row, stored_rows
 from verl_mas.rollout.team_client import Gate, TeamClient
 from verl_mas.rollout.tool_calls import tool_limits

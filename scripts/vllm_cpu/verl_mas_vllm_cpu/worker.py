@@ -7,8 +7,8 @@ from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedW
 from verl.workers.rollout.vllm_rollout.weight_update_utils import apply_buffer_updates, split_buffer_updates
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
-from verl_mas.engines.vllm_extension import AdapterExtension, ModelRunner
-from verl_mas.verl_.types import Fields
+from verl_mas.engines.vllm_extension import AdapterExtension
+from verl_mas.verl_.types import Fields, Untyped
 
 
 class CpuWorkerExtension(AdapterExtension):
@@ -36,7 +36,7 @@ class CpuWorkerExtension(AdapterExtension):
 
 
 @torch.no_grad()
-def reload_weights(model_runner: ModelRunner, weights: list[tuple[str, torch.Tensor]]) -> None:
+def reload_weights(model_runner: Untyped, weights: list[tuple[str, torch.Tensor]]) -> None:
     """Put `weights` (Hugging Face names) into the model, and repack every layer that computes with them."""
     model = model_runner.get_model()
     parameters, buffers, named_buffers = split_buffer_updates(model, weights)

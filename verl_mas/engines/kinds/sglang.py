@@ -48,7 +48,7 @@ class TeamManager:
 
     async def generate_request(self, obj: GenerateReqInput, request: object = None) -> AsyncIterator[Fields]:
         if self._table:
-            policy = current_adapter()
+            policy = current_adapter.get()
             # Replace the adapter name, because verl sends the same name with every request.
             obj.lora_path = None if policy is None else self._table[policy].name
         sent = len(obj.input_ids)

@@ -13,7 +13,6 @@ register_engine(
         one_process=True,
         takes_adapters=False,
         many_adapters=True,
-        resumes=True,
         check_options=Options.of,
     ),
 )

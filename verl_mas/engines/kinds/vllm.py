@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
 from typing import TYPE_CHECKING, TypeAlias
 
 from omegaconf import DictConfig
@@ -18,11 +17,10 @@ from packaging.version import Version
 from verl_mas.engines import platform, stock
 from verl_mas.engines.adapters import AdapterServer, current_adapter
 from verl_mas.engines.contract import Contract
-from verl_mas.engines.facts import ENGINES, EngineFacts, EngineMemory, load_class, require_head_size
+from verl_mas.engines.facts import ENGINES, EngineFacts, EngineMemory, require_head_size
 from verl_mas.engines.sampling import installed_names
 from verl_mas.errors import ConfigError, EngineLost
 from verl_mas.util import installed_version
-from verl_mas.verl_.registries import set_adapter
 from verl_mas.verl_.types import Fields, Passed, Untyped
 
 if TYPE_CHECKING:
@@ -152,7 +150,7 @@ class AdapterEngine:
     def _adapter(self) -> LoRARequest | None:
         from vllm.lora.request import LoRARequest
 
-        if (policy := current_adapter()) is None:
+        if (policy := current_adapter.get()) is None:
             return None
         # The prefix cache identifies adapters by name. With the version in the name, the cache does not return prefixes
         # that were computed with old weights.
@@ -193,20 +191,6 @@ def compiles(rollout: DictConfig, capability: tuple[int, int]) -> str:
     return "FlashInfer's sampler" if samples and rollout.logprobs_mode != "processed_logprobs" else ""
 
 
-def register_replica(replica: ModuleType) -> None:
-    if platform.selected():
-        replica.RolloutReplicaRegistry.register(ENGINE, partial(load_class, CPU_REPLICA))
-    else:
-        stock.register_replica(ENGINE, replica)
-
-
-def register_adapter(base: ModuleType) -> None:
-    if platform.selected():
-        set_adapter(base, ENGINE, CPU_ADAPTER)
-    else:
-        stock.register_adapter(ENGINE, base)
-
-
 def check_ready(device: str | None) -> None:
     if device == platform.DEVICE and (missing := missing_on_cpu()):
         value = f"actor_rollout_ref.rollout.name=vllm on the CPU: {'; '.join(missing)}"
@@ -244,8 +228,8 @@ ENGINES.register(ENGINE)(
         many_adapters=True,
         stock_adapter="verl.workers.rollout.vllm_rollout",
         sampling=partial(installed_names, "vllm.sampling_params", SAMPLING),
-        register_replica=register_replica,
-        register_adapter=register_adapter,
+        register_replica=partial(stock.register_replica, ENGINE, on_cpu=CPU_REPLICA),
+        register_adapter=partial(stock.register_adapter, ENGINE, on_cpu=CPU_ADAPTER),
         check_ready=check_ready,
         check_model=check_model,
         thinking_fix=thinking_fix,

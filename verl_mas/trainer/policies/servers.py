@@ -18,7 +18,7 @@ from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 from verl.workers.rollout.replica import RolloutReplica
 
 from verl_mas.config.engine_tag import EngineTag, gpus_of_replica
-from verl_mas.rollout.team_client import Balanced, Only, Slices, TeamClient
+from verl_mas.rollout.team_client import TeamClient
 from verl_mas.trainer.checkpoint import Saved
 from verl_mas.trainer.pools.phases import sleep_methods
 from verl_mas.trainer.starting import Turn
@@ -67,10 +67,10 @@ class Servers:
         `resumes`: whether requests that an engine aborts continue once engines accept requests again.
         """
         handles = self.llm_server_manager.server_handles
-        server: Balanced | Only | Slices = Only(handles[0]) if len(handles) == 1 else Balanced()
-        if slices is not None:
-            server = Slices(self.name, slices)
-        return self.llm_server_manager.get_client(TeamClient, server=server, adapter=adapter, resumes=resumes)
+        only = handles[0] if len(handles) == 1 else None
+        entry = None if slices is None else (slices, self.name)
+        given = {"only_server": only, "slices": entry, "adapter": adapter, "resumes": resumes}
+        return self.llm_server_manager.get_client(TeamClient, **given)
 
     @blocking
     async def abort(self) -> None:
