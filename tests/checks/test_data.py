@@ -59,7 +59,6 @@ def test_a_broken_file_is_refused(make, tmp_path):
 
 
 def test_a_function_where_verl_does_not_read_it_is_refused(make):
-    (error, missing) = check_files(
-        make(custom_reward_function__path="a.py", reward__custom_reward_function__path="none.py")
-    )
+    both = {"custom_reward_function__path": "a.py", "reward__custom_reward_function__path": "none.py"}
+    (error, missing) = check_files(make(**both))
     assert "reads it below reward alone" in error.rule and "none.py does not exist" in missing.value

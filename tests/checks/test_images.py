@@ -65,12 +65,8 @@ def test_vllm_is_refused_images_that_another_processor_than_qwens_reads(look, se
     (first,) = look({"bytes": png()}, **one, actor_rollout_ref__rollout__name="vllm")
     assert "are not read by a Qwen2VLImageProcessor" in first and "verl sends vllm all tokens of an image" in first
     assert look({"bytes": png()}, **one, actor_rollout_ref__rollout__name="sglang") == []
-    assert (
-        look(
-            {"bytes": png()}, **{**one, "actor_rollout_ref__model__path": sees}, actor_rollout_ref__rollout__name="vllm"
-        )
-        == []
-    )
+    qwens = {"actor_rollout_ref__model__path": sees, "actor_rollout_ref__rollout__name": "vllm"}
+    assert look({"bytes": png()}, **qwens) == []
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 from verl_mas.checks import machine
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.config.run import load
+from verl_mas.engines.facts import facts_of
 
 
 def config(gpus=1, ray_gpus=None, ray_cpus=None, units=1, address=None):
@@ -71,3 +72,29 @@ def test_a_slurm_step_without_gpus_is_refused_with_the_options_of_srun(monkeypat
     assert error.value == "this Slurm step has no GPU" and "srun --gpus-per-node=8 --cpus-per-task" in error.fix
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
     assert all("Slurm" not in problem.value for problem in machine.check_resources(run))
+
+
+@pytest.mark.parametrize(
+    ("engine", "capability", "mode", "sampler", "kernels"),
+    [
+        ("vllm", 9, "processed_logprobs", "1", ""),
+        ("vllm", 10, "processed_logprobs", "1", "FlashInfer's attention, which vLLM chooses on this GPU,"),
+        ("vllm", 9, "raw_logprobs", "1", "FlashInfer's sampler"),
+        ("vllm", 9, "raw_logprobs", "0", ""),
+        ("sglang", 9, "processed_logprobs", "1", "SGLang's kernels"),
+    ],
+)
+def test_what_an_engine_compiles_depends_on_its_settings_and_the_gpu(
+    monkeypatch, engine, capability, mode, sampler, kernels
+):
+    monkeypatch.setenv("VLLM_USE_FLASHINFER_SAMPLER", sampler)
+    rollout = OmegaConf.create({"logprobs_mode": mode, "engine_kwargs": {}})
+    assert facts_of(engine).compiles(rollout, (capability, 0)) == kernels
+
+
+def test_nvcc_is_looked_for_in_the_folder_that_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    assert machine.nvcc() is None
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvcc").touch(0o755)
+    assert machine.nvcc() == str(tmp_path / "bin/nvcc")

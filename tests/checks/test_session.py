@@ -104,9 +104,8 @@ def test_a_reward_function_gives_one_number(say, tmp_path, result, says):
 
 
 def test_a_reward_function_that_loads_a_model_onto_a_gpu_is_named(say, tmp_path):
-    (tmp_path / "score.py").write_text(
-        "import torch\nmodel = torch.nn.Linear(4, 1).to('cuda')\n" + SCORED.format("1.0")
-    )
+    loads = "import torch\nmodel = torch.nn.Linear(4, 1).to('cuda')\n"
+    (tmp_path / "score.py").write_text(loads + SCORED.format("1.0"))
     found = say(**STOCK, reward__custom_reward_function__path=str(tmp_path / "score.py"))
     assert "Ray hides GPUs from reward workers" in found
 

@@ -14,14 +14,7 @@ from verl_mas.run_folder import about
 from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, folder_of_step, read_pointer, step_of, to_resume
 from verl_mas.run_folder.lock import check_lock
 from verl_mas.run_folder.secrets import without_secrets
-from verl_mas.trainer.checkpoint import (
-    differences,
-    in_flight_warnings,
-    other_policies,
-    run_identity,
-    running_state,
-    saved_policies,
-)
+from verl_mas.trainer import checkpoint as saved
 
 
 def check_checkpoint(run: ExaminedRun) -> Iterator[Problem]:
@@ -56,13 +49,13 @@ def _of_this_team(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[Problem]
         fix = "raise it, or set another trainer.default_local_dir, or trainer.resume_mode=disable"
         yield ConfigWarning(value, "the run has ended, and makes no step", fix)
     yield from _saved_settings(run, checkpoint)
-    lacking = list(other_policies(checkpoint.folder, saved_policies(run)))
+    lacking = list(saved.other_policies(checkpoint.folder, saved.saved_policies(run)))
     yield from lacking
     with user_code(run.mas.workflow.check_timeout_s):
-        identity, running = run_identity(run), running_state(run)
-    yield from [] if lacking else differences(checkpoint, identity, run.config)
+        identity, running = saved.run_identity(run), saved.running_state(run)
+    yield from [] if lacking else saved.differences(checkpoint, identity, run.config)
     assert run.mode
-    yield from in_flight_warnings(checkpoint, run.mode.asynchronous)
+    yield from saved.in_flight_warnings(checkpoint, run.mode.asynchronous)
     yield from running.problems(checkpoint.folder) if running else ()
 
 

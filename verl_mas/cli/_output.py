@@ -39,9 +39,8 @@ def wrapped(text: str) -> str:
     width, lines = shutil.get_terminal_size().columns, []
     for line in text.splitlines():
         further = " " * (len(line) - len(line.lstrip()) + 4)
-        lines += textwrap.wrap(
-            line, width, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
-        ) or [""]
+        whole = {"break_long_words": False, "break_on_hyphens": False}
+        lines += textwrap.wrap(line, width, subsequent_indent=further, **whole) or [""]
     return "\n".join(lines)
 
 

@@ -51,6 +51,11 @@ class Run:
     def staleness(self) -> Staleness | None:
         return staleness_of(self.config)
 
+    @property
+    def ahead(self) -> bool:
+        """Whether tasks are dispatched before the step that trains on them, so that rows have older weights."""
+        return self.staleness is not None and self.staleness.warmup > 0
+
     @cached_property
     def trained(self) -> list[str]:
         """The policies that are updated."""
@@ -198,9 +203,8 @@ class View:
         if self.run.mas.skip_zero_advantage != "auto":
             return self.run.mas.skip_zero_advantage
         # A critic learns from every row, and these terms are computed for every row, so no row can be skipped.
-        others = self.run.critics or any(
-            self.get(f"actor.{term}") for term in ("use_kl_loss", "entropy_coeff", "calculate_entropy")
-        )
+        terms = ("use_kl_loss", "entropy_coeff", "calculate_entropy")
+        others = self.run.critics or any(self.get(f"actor.{term}") for term in terms)
         return self.updates_per_step == 1 and self.proportional and not others
 
     @property
