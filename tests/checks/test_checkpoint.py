@@ -36,6 +36,7 @@ def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained
         f"actor_rollout_ref.model.path={tmp_path}/moved/m",
     )
     assert errors(*tuned) == []
+    assert "the run has ended" in errors("trainer.total_training_steps=3")[0].reason
     other = "algorithm.adv_estimator=team_grpo"
     by_path = (f"trainer.resume_from_path={folder}", "trainer.resume_mode=resume_path")
     for same in (["trainer.val_only=true"], ["trainer.resume_mode=disable"], by_path):

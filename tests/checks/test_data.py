@@ -1,24 +1,16 @@
 import json
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from verl_mas.checks.data import check_data, check_files, first_rows
-from verl_mas.checks.examined import ExaminedRun
 
 LONG = {"trainer__total_training_steps": 100, "trainer__total_epochs": 3}
 PROMPT = [{"role": "user", "content": "2 + 3?"}]
 
 
 @pytest.fixture
-def say(make, tmp_path):
-    def say(rows, **settings):
-        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
-        files = {f"data__{name}_files": str(tmp_path / "rows.parquet") for name in ("train", "val")}
-        return "\n".join(map(str, check_data(ExaminedRun.of(make(**{**files, **settings})))))
-
-    return say
+def say(on_rows):
+    return lambda rows, **settings: "\n".join(map(str, check_data(on_rows(rows, **settings))))
 
 
 def test_rows_of_both_kinds_are_read(say, make, tmp_path):

@@ -57,7 +57,7 @@ def test_an_exception_in_a_check_is_an_error_with_its_traceback_beside_the_other
         yield ConfigWarning("y=1", reason="y is most often 2", fix="set y=2")
         raise error("in a check")
 
-    monkeypatch.setattr(run, "check_checkpoint", breaks)
+    monkeypatch.setattr(run.run_folder, "check_checkpoint", breaks)
     report = examine(two(actor_rollout_ref__model__path="/nowhere"))
     path, raised = report.errors
     assert path.value.endswith("/nowhere does not exist")
@@ -85,7 +85,7 @@ def test_warnings_are_logged_once_before_a_run_and_errors_end_it(two, monkeypatc
         for _ in range(2):
             yield ConfigWarning("y=1", reason="y is most often 2", fix="set y=2")
 
-    monkeypatch.setattr(run, "check_checkpoint", doubtful)
+    monkeypatch.setattr(run.run_folder, "check_checkpoint", doubtful)
     with caplog.at_level(logging.WARNING):
         require_accepted(two())
     logged = [record.getMessage() for record in caplog.records]

@@ -23,9 +23,8 @@ from verl_mas.planning.hardware import Hardware
 from verl_mas.planning.model_folder import is_hub_name, local_folder, tokenizer_in
 from verl_mas.util import read_yaml
 
-# The machines for which a run is checked: `--gpus` of `verl-mas check` and `verl-mas plan`.
-_TARGET: ContextVar[Hardware | None] = ContextVar("target", default=None)
-_ARGUMENTS: ContextVar[Sequence[str]] = ContextVar("arguments", default=())
+# The machines for which a run is checked (`--gpus` of `verl-mas check` and `verl-mas plan`), and the arguments of the run.
+_CHECKED: ContextVar[tuple[Hardware | None, Sequence[str]]] = ContextVar("checked", default=(None, ()))
 CONNECT_S = 3.0
 NOUN = "a folder in Hugging Face format, or the name of a model on the hub (owner/name)"
 FIX = "set the model path to an existing folder or to owner/name"
@@ -39,24 +38,23 @@ FOLDERS = (
 
 def target() -> Hardware | None:
     """The machines for which the run is checked; None if it runs on this machine, or joins a cluster."""
-    return _TARGET.get()
+    return _CHECKED.get()[0]
 
 
 @contextmanager
 def run_on(hardware: Hardware | None, arguments: Sequence[str] = ()) -> Iterator[None]:
-    tokens = _TARGET.set(hardware), _ARGUMENTS.set(arguments)
+    token = _CHECKED.set((hardware, arguments))
     try:
         yield
     finally:
-        _TARGET.reset(tokens[0])
-        _ARGUMENTS.reset(tokens[1])
+        _CHECKED.reset(token)
 
 
 def written() -> dict[str, str]:
     """Map the settings and groups on the command line to their values, in the order of the command line."""
     from hydra.core.hydra_config import HydraConfig
 
-    given = HydraConfig.get().overrides.task if HydraConfig.initialized() else _ARGUMENTS.get()
+    given = HydraConfig.get().overrides.task if HydraConfig.initialized() else _CHECKED.get()[1]
     return {key: value for key, _, value in (argument.lstrip("+").partition("=") for argument in given)}
 
 

@@ -9,9 +9,7 @@ from functools import partial
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks import machine, place
-from verl_mas.checks.adapters import check_adapters
-from verl_mas.checks.answers import check_rewards
+from verl_mas.checks import adapters, answers, machine, place, run_folder, session
 from verl_mas.checks.data import check_data, check_files, sound_rows
 from verl_mas.checks.doctor import diagnose, problems
 from verl_mas.checks.examined import ExaminedRun
@@ -20,8 +18,6 @@ from verl_mas.checks.refusals import Problem, Refusals, raised_by
 from verl_mas.checks.report import CheckReport, summary
 from verl_mas.checks.rules import every_rule
 from verl_mas.checks.rules.learning import no_team
-from verl_mas.checks.run_folder import check_checkpoint
-from verl_mas.checks.session import check_rows, check_session, play
 from verl_mas.checks.settings import check_keys, check_overrides, check_validated, check_values
 from verl_mas.checks.tools import check_tool_prompts, configured_tools
 from verl_mas.config.cluster import adapt
@@ -127,7 +123,7 @@ def _run(config: DictConfig, refusals: Refusals, *, here: bool = False) -> Exami
         run = refusals.result(partial(resolve_serving, run)) or run
     for rule in every_rule().values():
         refusals.of(rule.problems(run) if here or not rule.here else ())
-    refusals.of(check_adapters(run) if run.mode else ())
+    refusals.of(adapters.check_adapters(run) if run.mode else ())
     return run
 
 
@@ -147,11 +143,11 @@ def _examine_run(run: ExaminedRun, refusals: Refusals) -> None:
         tools, wrong = refusals.result(partial(configured_tools, run)) or ({}, [])
         refusals.of(wrong, check_tool_prompts(run, tools), check_workflow_ready(run))
         refusals.of(check_finalized(run), check_reachable(run))
-    refusals.of(check_checkpoint(run))
+    refusals.of(run_folder.check_checkpoint(run))
     if not refusals.errors:
-        refusals.of(check_rows(run))
-        played = refusals.result(partial(play, run, tools)) if run.mode else None
-        refusals.of(check_session(run, played) if played else (), check_rewards(run, played))
+        refusals.of(session.check_rows(run))
+        played = refusals.result(partial(session.play, run, tools)) if run.mode else None
+        refusals.of(session.check_session(run, played) if played else (), answers.check_rewards(run, played))
     refusals.of(check_capacity(run))
 
 

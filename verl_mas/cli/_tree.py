@@ -9,7 +9,7 @@ from rich.tree import Tree
 from verl_mas.checks.doctor import Aspect
 from verl_mas.checks.report import Summary
 
-LONGEST = 120  # characters of a value, such as a system prompt
+LONGEST = 400  # characters of a value, such as a system prompt
 
 
 def tree(found: Summary, machine: Sequence[Aspect]) -> Tree:

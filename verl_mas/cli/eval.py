@@ -89,10 +89,7 @@ def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[F
     given = checked_sampling(values(options.sampling), "--sampling")
     sampling = TRAINING if options.training_sampling else given
     engine = load_dataclass(EngineSettings, values(options.engine), "--engine")
-    served = {
-        **{name: getattr(engine, name) for name in ("dtype", "max_model_len", "seed")},
-        **values(options.endpoint),
-    }
+    served = {name: getattr(engine, name) for name in ("dtype", "max_model_len", "seed")} | values(options.endpoint)
     out = options.out or folder / "eval" / f"{options.data.stem}.jsonl"
     if number and options.out:
         out = options.out.with_suffix(f".compare{options.out.suffix}")
