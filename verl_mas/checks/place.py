@@ -23,7 +23,7 @@ from verl_mas.planning.hardware import Hardware
 from verl_mas.planning.model_folder import is_hub_name, local_folder, tokenizer_in
 from verl_mas.util import read_yaml
 
-# The machines for which a run is checked (`--gpus` of `verl-mas check` and `verl-mas plan`), and the arguments of the run.
+# The machines for which a run is checked (`--gpus` of `verl-mas check` and `plan`), and the arguments of the run.
 _CHECKED: ContextVar[tuple[Hardware | None, Sequence[str]]] = ContextVar("checked", default=(None, ()))
 CONNECT_S = 3.0
 NOUN = "a folder in Hugging Face format, or the name of a model on the hub (owner/name)"
