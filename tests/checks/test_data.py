@@ -27,10 +27,8 @@ def test_rows_of_both_kinds_are_read(say, make, tmp_path):
     [
         ([{"question": "x"}], {}, "no column 'prompt'"),
         ([{"prompt": "2 + 3?"}], {}, "a prompt is a list of messages"),
-        ([{"prompt": [{"from": "human", "value": "2"}]}], {}, "a role and a content"),
         ([{"prompt": [{"role": "human", "content": "2"}]}], {}, "the role human"),
         ([{"prompt": [{"role": "user"}]}], {}, "a role and a content"),
-        ([{"prompt": [5]}], {}, "a role and a content"),
         ([{"prompt": PROMPT, "extra_info": "x"}], {}, "it is a mapping, or null"),
         ([{"prompt": PROMPT}] * 4, {}, "4 rows in data.train_files"),
         ([{"prompt": PROMPT}] * 8, LONG, "total_epochs=100"),
