@@ -36,8 +36,8 @@ def _line(value: object) -> str:
     if not isinstance(value, Mapping):
         return f"{value:g}" if isinstance(value, float) else str(value)
     parts = {_words(name): part for name, part in value.items() if _informative(part)}
-    shown = {name: shorten(_line(part), LONGEST, placeholder=" ...") for name, part in parts.items()}
-    return ", ".join(name if parts[name] is True else f"{name} {text}" for name, text in shown.items())
+    texts = {name: shorten(_line(part), LONGEST, placeholder=" ...") for name, part in parts.items()}
+    return ", ".join(name if parts[name] is True else f"{name} {text}" for name, text in texts.items())
 
 
 def _informative(value: object) -> bool:

@@ -9,7 +9,7 @@ both.
 
 import sys
 
-from verl_mas.cli import _arguments as shared
+import verl_mas.cli._arguments as shared
 from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser, UsageError
 
