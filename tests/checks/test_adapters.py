@@ -1,8 +1,6 @@
 """Settings of adapters that are accepted, and those that are refused."""
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
@@ -18,20 +16,13 @@ TWO = {"a": {"adapter_of": "main"}, "b": {"adapter_of": "main"}}
 
 @pytest.fixture
 def found(make):
-    """Return the problems of two adapters. The model's folder has config.json alone."""
+    """The problems of two adapters, as a text."""
 
-    def found(folder: Path | None = None, fields: Mapping[str, object] | None = None, **settings: object):
-        given = {"mas__policies": TWO, "actor_rollout_ref__model__lora_rank": 4, **settings}
-        if folder:
-            (folder / "config.json").write_text(json.dumps(fields))
-            given["actor_rollout_ref__model__path"] = str(folder)
-        return list(check_adapters(ExaminedRun.of(make(**given))))
+    def found(**settings):
+        run = ExaminedRun.of(make(**{"mas__policies": TWO, **RANK, **settings}))
+        return "\n".join(map(str, check_adapters(run)))
 
     return found
-
-
-def text_of(problems) -> str:
-    return "\n".join(map(str, problems))
 
 
 OWN_SETTINGS = {
@@ -88,14 +79,14 @@ def test_every_setting_of_an_adapters_own_is_one_of_verls(make):
     ],
 )
 def test_what_adapters_and_their_base_cannot_have_is_refused(found, settings, says):
-    assert says in text_of(found(**settings))
+    assert says in found(**settings)
 
 
 @pytest.mark.parametrize("weights", [True, "gaussian"])
 def test_an_adapter_starts_from_plain_lora_of_its_rank_and_scale(found, tmp_path, weights):
     plain = {"bias": "none", "modules_to_save": None, "rank_pattern": {}, "init_lora_weights": weights}
     (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 4, "lora_alpha": 16} | plain))
-    assert found(actor_rollout_ref__model__lora_adapter_path=str(tmp_path)) == []
+    assert found(actor_rollout_ref__model__lora_adapter_path=str(tmp_path)) == ""
     (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 8, "lora_alpha": 16, "use_dora": True}))
-    said = text_of(found(actor_rollout_ref__model__lora_adapter_path=str(tmp_path)))
+    said = found(actor_rollout_ref__model__lora_adapter_path=str(tmp_path))
     assert "use_dora=True" in said and "lora_rank=8" in said

@@ -31,21 +31,6 @@ def test_a_recipe_is_planned_without_gpus_data_or_model_files():
     assert plan.disk == pytest.approx(90, rel=0.01)
 
 
-def test_a_context_that_the_cache_does_not_hold_is_named():
-    model = ["actor_rollout_ref.model.path=Qwen/Qwen2.5-7B", "actor_rollout_ref.model.use_fused_kernels=false"]
-    long = ["+recipe=math/shared", WHOLE_CONTEXT, f"{KEY}=0.25", *model]
-    _, sglang = plan_command([*long, "actor_rollout_ref.rollout.name=sglang"], FOUR)
-    (warning,) = sglang.warnings
-    assert "131072 tokens" in warning.value and "max_model_len=12288" in warning.fix
-    close = ["+recipe=math/shared", WHOLE_CONTEXT, f"{KEY}=0.3", *model]
-    _, edge = plan_command([*close, "actor_rollout_ref.rollout.name=vllm"], FOUR)
-    assert edge.accepted and "the engine starts only if it can hold one such request" in edge.problems
-    _, vllm = plan_command([*long, "actor_rollout_ref.rollout.name=vllm"], FOUR)
-    (unsure,) = vllm.warnings
-    assert "the model's context, as rollout.max_model_len is null" in unsure.reason
-    assert "max_model_len=12288" in unsure.fix
-
-
 def test_a_model_whose_size_is_unknown_is_refused_and_one_with_a_config_is_not(tmp_path):
     _, report = plan_command(["+recipe=math/shared", "actor_rollout_ref.model.path=owner/model"], FOUR)
     assert any("the size of model.path=owner/model is not known" in error.value for error in report.errors)
@@ -85,50 +70,21 @@ def test_a_policy_that_is_served_elsewhere_is_planned_on_two_pools():
     assert solver["gpu"]["update"] <= train["gpu"] and solver["gpu"]["rollout"] <= serve["gpu"]
 
 
-GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.actor.use_kl_loss=True", "trainer.n_gpus_per_node=8"]
-GRPO += ["actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.rollout.tensor_model_parallel_size=2"]
-GRPO += [f"{KEY}=0.6", "data.train_batch_size=1024", "actor_rollout_ref.rollout.n=5", "data.max_response_length=1024"]
-GRPO += ["actor_rollout_ref.actor.ppo_mini_batch_size=256", "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruct"]
+# The settings of examples/grpo_trainer/run_qwen2-7b.sh of verl 0.7.1 on 8 x 80 GB that decide about memory.
+STOCK = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.actor.use_kl_loss=True", "trainer.n_gpus_per_node=8"]
+STOCK += ["actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.rollout.tensor_model_parallel_size=2"]
+STOCK += [f"{KEY}=0.6", "data.train_batch_size=1024", "actor_rollout_ref.rollout.n=5", "data.max_response_length=1024"]
+STOCK += ["actor_rollout_ref.actor.ppo_mini_batch_size=256", "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruct"]
+STOCK += ["data.max_prompt_length=512"]
 OF_40 = [f"actor_rollout_ref.{key}_micro_batch_size_per_gpu=40" for key in ("actor.ppo", "rollout.log_prob")]
-BY_TOKENS = ["actor_rollout_ref.actor.use_dynamic_bsz=True", "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True"]
-BUDGETS = ("actor.ppo_max_token_len_per_gpu", "rollout.log_prob_max_token_len_per_gpu")
-BUDGET = [f"actor_rollout_ref.{key}={{}}" for key in BUDGETS]
-# The settings of verl's examples of GRPO on one node of 8 x 80 GB that decide about memory.
-EXAMPLES = {
-    "v0.7.1 examples/grpo_trainer/run_qwen2-7b.sh": [*GRPO, *OF_40, "data.max_prompt_length=512"],
-    "v0.7.1 examples/grpo_trainer/run_qwen2-7b_seq_balance.sh": [*GRPO, BY_TOKENS[0], BUDGET[0].format(24000)],
-    "v0.9.0 examples/grpo_trainer/run_qwen3_8b_fsdp.sh": [
-        *GRPO,
-        *BY_TOKENS,
-        *(budget.format(24576) for budget in BUDGET),
-        "data.max_prompt_length=1024",
-        "data.max_response_length=2048",
-        "actor_rollout_ref.model.path=Qwen/Qwen3-8B",
-    ],
-    "v0.9.0 examples/profile/run_qwen2_5_7b_torch_profile.sh": [
-        *GRPO,
-        *BY_TOKENS,
-        *(budget.format(8192) for budget in BUDGET),
-        "data.max_prompt_length=1024",
-        "data.train_batch_size=32",
-        "actor_rollout_ref.actor.ppo_mini_batch_size=16",
-        "actor_rollout_ref.rollout.n=4",
-    ],
-}
-STOCK = EXAMPLES["v0.7.1 examples/grpo_trainer/run_qwen2-7b.sh"]
-
-
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_of_verl_is_accepted_as_it_is(example):
-    plan, report = plan_command(EXAMPLES[example], EIGHT)
-    assert report.accepted and plan.pools["shared"]["expected"] < 72.9, report.problems
 
 
 def test_a_worst_case_over_the_card_is_a_warning_with_its_odds_and_the_largest_micro_batch_that_fits():
     # By hand, of 40 rows of 1,536 tokens: logits 17.4 GiB, activations 11.5, Adam 7.1, parameters and gradients 3.5
     # each, gathered 1.9, head 1.0, contexts 2.0, graphs 1.5.
-    plan, report = plan_command(STOCK, EIGHT)
+    plan, report = plan_command([*STOCK, *OF_40], EIGHT)
     assert plan.policies["main"]["gpu"]["update"] == pytest.approx(49.5, abs=0.1) and not report.warnings
+    assert report.accepted and plan.pools["shared"]["expected"] < 72.9
     # Of 96: logits 41.7, activations 27.6, and as much of the rest.
     large = [*STOCK, *(setting.replace("=40", "=96") for setting in OF_40)]
     plan, report = plan_command(large, EIGHT)
@@ -138,11 +94,9 @@ def test_a_worst_case_over_the_card_is_a_warning_with_its_odds_and_the_largest_m
     assert "ppo_max_token_len_per_gpu=65536" in warning.fix and "2.25 times as many" in warning.fix
     changed = warning.fix.removeprefix("set ").partition(" (")[0].split()
     assert not plan_command([*large, *changed], EIGHT)[1].warnings
-    # Padded rows, and micro batches by tokens, are full in every step.
+    # Padded rows are full in every step.
     padded = plan_command([*large, "actor_rollout_ref.model.use_remove_padding=False"], EIGHT)[1]
-    many = [*BY_TOKENS, "data.train_batch_size=4096", "actor_rollout_ref.actor.ppo_mini_batch_size=4096"]
-    full = plan_command([*STOCK, *many, *(budget.format(163840) for budget in BUDGET)], EIGHT)[1]
-    assert "takes 89.9 GiB" in padded.errors[0].value and not full.accepted
+    assert "takes 89.9 GiB" in padded.errors[0].value
 
 
 def test_prompts_are_measured_where_data_and_tokenizer_are_here(tmp_path, letters):
@@ -152,7 +106,7 @@ def test_prompts_are_measured_where_data_and_tokenizer_are_here(tmp_path, letter
     pandas.DataFrame({"prompt": [prompt] * 100}).to_parquet(tmp_path / "train.parquet")
     data = [f"data.train_files={tmp_path}/train.parquet", "data.train_batch_size=10", "trainer.total_epochs=3"]
     data.append("actor_rollout_ref.actor.ppo_mini_batch_size=8")
-    plan, report = plan_command([*STOCK, *data, f"actor_rollout_ref.model.path={letters}/model"], EIGHT)
+    plan, report = plan_command([*STOCK, *OF_40, *data, f"actor_rollout_ref.model.path={letters}/model"], EIGHT)
     assert report.accepted, report.problems
     step = plan.time["step"]
     assert 8 <= step.prompt == step.task < 128 and step.steps == 30

@@ -13,15 +13,10 @@ from verl_mas.trainer.checkpoint import run_identity
 
 
 def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained(tmp_path, monkeypatch):
-    base = [
-        "+mas=solver_verifier",
-        f"actor_rollout_ref.model.path={tmp_path}/m",
-        f"trainer.default_local_dir={tmp_path}",
-    ]
+    base = ["+mas=solver_verifier", "algorithm.adv_estimator=agent_grpo", f"trainer.default_local_dir={tmp_path}"]
 
     def composed(*more: str):
-        config = compose([*base, "algorithm.adv_estimator=agent_grpo", *more])
-        return ExaminedRun.of(config)
+        return ExaminedRun.of(compose([*base, f"actor_rollout_ref.model.path={tmp_path}/m", *more]))
 
     def errors(*more: str):
         return list(check_checkpoint(composed(*more)))
@@ -36,6 +31,7 @@ def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained
         f"actor_rollout_ref.model.path={tmp_path}/moved/m",
     )
     assert errors(*tuned) == []
+    assert "the run has ended" in errors("trainer.total_training_steps=3")[0].reason
     other = "algorithm.adv_estimator=team_grpo"
     by_path = (f"trainer.resume_from_path={folder}", "trainer.resume_mode=resume_path")
     for same in (["trainer.val_only=true"], ["trainer.resume_mode=disable"], by_path):

@@ -1,4 +1,6 @@
+import json
 import re
+import shutil
 import socket
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from verl_mas.checks.place import run_on
 from verl_mas.config.compose import compose
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.hardware import parse_gpus
+from verl_mas.planning.model_folder import chat_of, model_number, modules
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 TEXT = " ".join(page.read_text() for page in [*RECIPES.glob("*/README.md"), *RECIPES.parent.glob("docs/**/*.md")])
@@ -26,10 +29,8 @@ def test_the_data_and_models_of_every_recipe_have_their_command():
         named = [recipe.get("data", {}).get("train_files"), recipe.get("data", {}).get("val_files")]
         named.append(recipe.get("actor_rollout_ref", {}).get("model", {}).get("path"))
         for path in named:
-            assert path is None or not path.startswith("runs/") or str(Path(path).parent) in place.made_by(), (
-                file,
-                path,
-            )
+            sound = path is None or not path.startswith("runs/") or str(Path(path).parent) in place.made_by()
+            assert sound, (file, path)
 
 
 def test_a_missing_file_is_an_error_with_the_command_that_creates_it_unless_the_run_is_elsewhere(make, monkeypatch):
@@ -79,3 +80,58 @@ def test_a_folder_can_be_written_where_its_nearest_parent_can(tmp_path):
     assert place.not_writable(tmp_path / "link/b") == f"{tmp_path}/link is a link to nowhere"
     assert "File name too long" in place.not_writable(tmp_path / ("x" * 300))
     assert place.not_writable(Path("/proc/nowhere")).startswith("/proc")
+
+
+@pytest.fixture
+def folder(letters, tmp_path):
+    return shutil.copytree(letters / "model", tmp_path / "model")
+
+
+def said(make, path, **settings):
+    return "\n".join(map(str, place.check_model(make(actor_rollout_ref__model__path=str(path), **settings))))
+
+
+def test_a_whole_folder_is_accepted_and_its_template_renders(make, folder):
+    assert said(make, folder) == ""
+    section = make(actor_rollout_ref__model__path=str(folder)).actor_rollout_ref.model
+    chat = chat_of(section)
+    text = chat.render([{"role": "user", "content": "hello"}], {})
+    assert "hello" in text and chat.length(text) >= 5
+    assert model_number(section, "num_attention_heads") and "model.layers.0.mlp.up_proj" in modules(section)
+    with pytest.raises(ValueError, match=r"\w"):
+        chat.render([{"content": 5}], {})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("config.json", None, "no config.json"),
+        ("config.json", "{", "no config.json that can be read"),
+        ("model.safetensors", None, "has no model.safetensors"),
+        ("model.safetensors", "cut", "is not whole"),
+        ("tokenizer.json", "{", "no tokenizer that transformers loads"),
+    ],
+)
+def test_a_folder_that_lacks_something_is_refused(make, folder, name, content, says):
+    (folder / name).unlink()
+    if content:
+        (folder / name).write_text(content)
+    assert says in said(make, folder)
+
+
+def test_a_tokenizer_without_a_template_needs_one_in_the_settings(make, folder):
+    for file in folder.glob("chat_template*"):
+        file.unlink()
+    file = folder / "tokenizer_config.json"
+    settings = json.loads(file.read_text())
+    file.write_text(json.dumps({**settings, "chat_template": None}))
+    assert "has no chat template" in said(make, folder)
+    assert said(make, folder, actor_rollout_ref__model__custom_chat_template="{{ messages }}") == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [("/nowhere", "/nowhere"), ("", "path=''"), ("owner/name", "not checked"), ("s3://x/y", "not checked")],
+)
+def test_a_path_without_a_model_is_said(make, path, says):
+    assert says in said(make, path)

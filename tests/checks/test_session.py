@@ -1,14 +1,11 @@
 """The one session that is played, and what scores its answers."""
 
 import json
-from collections.abc import Mapping
 
 import pytest
 
 from verl_mas.checks.answers import check_rewards
-from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.session import check_rows, check_session, longest_prompts, play
-from verl_mas.config.run import load
 
 STOCK = {"mas": None, "trainer__v1__trainer_mode": "sync", "algorithm__adv_estimator": "grpo"}
 PEERS = {"mas__workflow": {"name": "peers", "args": None}, "mas__agents": None, "mas__policies": None}
@@ -36,22 +33,14 @@ def row(ask="####", source="openai/gsm8k", truth="5", **more):
 
 
 @pytest.fixture
-def say(make, letters, tmp_path):
+def say(on_rows):
     """All that is said of a run on these rows."""
 
-    def say(*rows: Mapping[str, object], **settings: object) -> str:
-        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows or [row()]))
-        files = {f"data__{name}_files": str(tmp_path / "rows.jsonl") for name in ("train", "val")}
-        given = {**files, "actor_rollout_ref__model__path": str(letters / "model"), "data__max_prompt_length": 2000}
-        config = make(**{**given, **settings})
-        if config.mas is None:
-            run, played = ExaminedRun(config, load(None)), None
-            problems = list(check_rows(run))
-        else:
-            run = ExaminedRun.of(config)
-            played = play(run, {})
-            problems = [*check_rows(run), *check_session(run, played)]
-        return "\n".join(map(str, [*problems, *check_rewards(run, played)]))
+    def say(*rows, **settings):
+        run = on_rows(rows or [row()], **{"data__max_prompt_length": 2000, **settings})
+        played = play(run, {}) if run.mode else None
+        of_session = check_session(run, played) if played else ()
+        return "\n".join(map(str, [*check_rows(run), *of_session, *check_rewards(run, played)]))
 
     return say
 
@@ -104,9 +93,8 @@ def test_a_reward_function_gives_one_number(say, tmp_path, result, says):
 
 
 def test_a_reward_function_that_loads_a_model_onto_a_gpu_is_named(say, tmp_path):
-    (tmp_path / "score.py").write_text(
-        "import torch\nmodel = torch.nn.Linear(4, 1).to('cuda')\n" + SCORED.format("1.0")
-    )
+    loads = "import torch\nmodel = torch.nn.Linear(4, 1).to('cuda')\n"
+    (tmp_path / "score.py").write_text(loads + SCORED.format("1.0"))
     found = say(**STOCK, reward__custom_reward_function__path=str(tmp_path / "score.py"))
     assert "Ray hides GPUs from reward workers" in found
 
@@ -127,11 +115,8 @@ def test_a_workflow_is_played_on_the_first_row(say, workflow_file, body, says):
     assert (says in found) if says else found == "", found
 
 
-def test_prompts_are_measured_with_short_and_with_long_replies(make, letters, tmp_path):
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row()))
-    files = {f"data__{name}_files": str(tmp_path / "rows.jsonl") for name in ("train", "val")}
-    path = {"actor_rollout_ref__model__path": str(letters / "model")}
-    run = ExaminedRun.of(make(**files, **path, data__max_response_length=800))
+def test_prompts_are_measured_with_short_and_with_long_replies(on_rows):
+    run = on_rows([row()], data__max_response_length=800)
     played = play(run, {})
     least, longest = longest_prompts(run, played.requests)["verifier"]
     # The tokenizer of the tiny model has a token per byte, so a word has two.

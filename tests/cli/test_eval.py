@@ -6,21 +6,16 @@ from rich.console import Console
 from verl_mas.cli.eval import tables
 
 
-def test_the_name_of_a_source_is_no_markup_and_no_order_to_a_terminal():
+def test_a_source_is_shown_with_its_control_and_its_name_is_no_markup_and_no_order_to_a_terminal():
     numbers = {"mean@1": 0.5, "mean@1/low": 0.25, "mean@1/high": 0.75}
-    team = {"dir": "team", "tasks": 1, "sessions": 1, "failed": 0, "sources": {"a [/b] \x1b[2J": numbers}, "agents": {}}
+    sources = {"a [/b] \x1b[2J": numbers, "clues": numbers, "clues_shuffled": numbers}
+    team = {"dir": "team", "tasks": 1, "sessions": 1, "failed": 0, "sources": sources, "agents": {}}
     out = Console(file=io.StringIO(), width=200)
     for table in tables([team], {}):
         out.print(table)
     text = out.file.getvalue()
     assert "a [/b] \\x1b[2J" in text and "\x1b" not in text and "0.250 to 0.750" in text
-
-
-def test_a_control_is_shown_as_one():
-    sources = {"clues": {"pass@1": 0.5}, "clues_shuffled": {"pass@1": 0.5}}
-    out = Console(file=io.StringIO(), width=200)
-    out.print(*tables([{"dir": "team", "tasks": 2, "sessions": 2, "failed": 0, "sources": sources, "agents": {}}], {}))
-    assert out.file.getvalue().count("clues_shuffled (control of clues)") == 1
+    assert text.count("clues_shuffled (control of clues)") == 1
 
 
 def test_the_file_of_the_tasks_is_not_replaced_by_sessions(capsys):

@@ -24,13 +24,6 @@ def plan(capsys):
     return lambda *words, code=0: output_of(capsys, "plan", *words, code=code)
 
 
-def test_memory_that_waiting_policies_hold_is_shown_and_the_verdict_is_last(plan):
-    output = plan(*SEPARATE, "--gpus", "4x80", "trainer.max_actor_ckpt_to_keep=2")
-    assert "while another policy trains" in output and output.count("Qwen/Qwen3-4B, 4.02 B") == 2
-    output = plan(*SEPARATE, "--gpus=4x24", code=1)
-    assert "fix:" in output and output.rstrip().splitlines()[-1] == "does not fit"
-
-
 def test_the_example_of_the_page_is_what_is_printed(plan):
     page = (Path(__file__).parents[2] / "docs/train/plan.md").read_text()
     command, _, rest = page.partition("    verl-mas plan ")[2].partition("\n")
@@ -91,11 +84,8 @@ def test_json_is_one_object(plan):
     [
         ("", 1, "add --gpus 8x80"),
         ("--gpus eight", 1, "--gpus eight"),
-        ("--gpus", 2, "--gpus: expected one argument"),
-        ("--gpus 8x80 --gpus=4x80", 2, "--gpus is given twice"),
         ("--gpus 8x80 --assume respone=9", 1, "did you mean 'response'"),
         ("--gpus 8x80 --assume mfu=2", 1, "between 0 and 1"),
-        ("--gpus 8x80 --assume response=0", 1, "above 0"),
         ("--gpus 8x80 --assume response=99999", 1, "--assume response=99999 with data.max_response_length="),
         ("--gpus 8x80 trainer.nonsense=1", 1, "trainer.nonsense"),
         ("--gpus 8x80 mas.policies.solver.pool=other", 1, "other"),
@@ -117,6 +107,7 @@ def test_lines_are_of_80_columns_and_no_setting_is_broken(plan):
     output = plan(*SEPARATE, masked, "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=131072", "--gpus=4x80", code=1)
     assert max(map(len, output.splitlines())) <= 90
     assert "++mas.policies.solver.overrides.actor.ppo_max_token_len_per_gpu=65536" in output.split()
+    assert output.rstrip().splitlines()[-1] == "does not fit"
 
 
 def test_assumptions_change_the_time_and_are_shown(plan):

@@ -34,13 +34,14 @@ def test_a_base_that_is_not_declared_is_added_never_trained_and_alone_has_proces
 
 
 def test_an_adapter_has_the_overrides_the_pool_and_the_prefixes_of_its_base(make):
+    model = {"lora_rank": 2, "path": "/m"}
     policies = {
-        "base": {"trainable": False, "pool": "big", "shared_prefixes": True, "overrides": {"model": {"path": "/m"}}},
+        "base": {"trainable": False, "pool": "big", "shared_prefixes": True, "overrides": {"model": model}},
         "solver": {"adapter_of": "base", "shared_prefixes": False, "overrides": {"model": {"lora_rank": 4}}},
     }
     config = make(mas__policies=policies, mas__pools={"big": {"n_gpus_per_node": 2}})
     solver = load(config.mas).policies["solver"]
-    assert (solver.pool, solver.overrides) == ("big", {"model": {"path": "/m", "lora_rank": 4}})
+    assert (solver.pool, solver.overrides) == ("big", {"model": {"lora_rank": 4, "path": "/m"}})
     assert solver.shared_prefixes
 
 

@@ -1,17 +1,27 @@
+import pytest
 from omegaconf import OmegaConf
 
 from verl_mas.config import load, placement
 from verl_mas.config.run import Run
 
+FAR = {"remote": {"base_url": "http://x", "model": "m", "concurrency": 4}}
+
+
+def nodes(gpus):
+    return {"nnodes": 1, "n_gpus_per_node": gpus}
+
 
 def config(**rollout):
-    section = {"rollout": {"name": "vllm", "n_gpus_per_node": 8, "engine_kwargs": {}, "custom": None, **rollout}}
+    sizes = {f"{kind}_parallel_size": 1 for kind in ("tensor_model", "data", "pipeline_model")}
+    served = {"name": "vllm", "n_gpus_per_node": 8, "engine_kwargs": {}, "custom": None, "max_num_seqs": 256}
+    section = {"rollout": {**served, **sizes, "agent": {"num_workers": 8}, **rollout}}
     for role in ("actor", "ref"):
         section[role] = {"fsdp_config": {"param_offload": False, "optimizer_offload": False}}
     return OmegaConf.create(
         {
-            "trainer": {"nnodes": 1, "n_gpus_per_node": 4, "device": "cuda"},
-            "reward": {"reward_model": {"enable": False, "n_gpus_per_node": 2, "nnodes": 1}},
+            "mas": {},
+            "trainer": {**nodes(4), "device": "cuda", "v1": {"trainer_mode": "mas"}},
+            "reward": {"reward_model": {"enable": False, "enable_resource_pool": True, **nodes(2)}},
             "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
             "actor_rollout_ref": section,
         }
@@ -19,9 +29,8 @@ def config(**rollout):
 
 
 def team(**policies):
-    return load(
-        {"policies": policies, "pools": {"big": {"nnodes": 2, "n_gpus_per_node": 8}, "shared": {"serving": "together"}}}
-    )
+    pools = {"big": {"nnodes": 2, "n_gpus_per_node": 8}, "shared": {"serving": "together"}}
+    return load({"policies": policies, "pools": pools})
 
 
 def view(policy, agents, **rollout):
@@ -29,7 +38,7 @@ def view(policy, agents, **rollout):
 
 
 def test_resources_are_counted_over_the_pools_with_policies():
-    agents = team(a={}, b={}, c={"pool": "big"}, far={"remote": {"base_url": "http://x", "model": "m"}})
+    agents = team(a={}, b={}, c={"pool": "big"}, far=FAR)
     assert placement.used_pools(agents) == ["big", "shared"]
     assert placement.gpus_needed(Run(config(), agents)) == 16 + 4
     assert placement.cpus_needed(Run(config(), agents)) == 16 * 2 + 4 * 3 + 3
@@ -37,10 +46,13 @@ def test_resources_are_counted_over_the_pools_with_policies():
     with_reward.reward.reward_model.enable = True
     assert placement.gpus_needed(Run(with_reward, agents)) == 16 + 4 + 2
     assert placement.cpus_needed(Run(with_reward, agents)) == 16 * 2 + 4 * 3 + 3 + 2 * 3
+    stock = config()
+    stock.mas = None
+    assert placement.cpus_needed(Run(stock, load(None))) == 4 * 3 + 3, "verl's own trainer reserves three per GPU"
 
 
 def test_ranks_start_at_multiples_of_every_node():
-    agents = team(a={}, b={}, c={"pool": "big"}, far={"remote": {"base_url": "http://x", "model": "m"}})
+    agents = team(a={}, b={}, c={"pool": "big"}, far=FAR)
     offsets = [placement.rank_offset(Run(config(), agents), name) for name in "abc"]
     assert offsets == [0, 16, 32]
     placed = view("c", agents)
@@ -100,3 +112,35 @@ def test_a_policy_that_is_served_elsewhere_has_processes_on_two_pools_and_engine
     # Engines of two policies on a serving pool have ranks of their own.
     agents = apart(a=APART, b=APART)
     assert [placement.rank_offset(Run(config(), agents), name) for name in "ab"] == [0, 16]
+
+
+# The number of concurrent sessions if `mas.max_sessions` is null.
+
+
+@pytest.mark.parametrize(
+    ("policies", "pools", "requests"),
+    [
+        ({}, {}, 4 * 256),
+        ({"a": {}, "b": {}}, {}, 4 * 256),  # they share the GPUs of one pool
+        ({"a": {}, "b": {"pool": "fast"}}, {"fast": {"n_gpus_per_node": 2}}, (4 + 2) * 256),
+        ({"a": {"engines": "fast"}}, {"fast": {"n_gpus_per_node": 2}}, 2 * 256),  # no engines on the pool that trains
+        ({"a": {}, "b": {"overrides": {"rollout": {"max_num_seqs": 300}}}}, {}, 4 * 300),
+        ({"a": {"overrides": {"rollout": {"tensor_model_parallel_size": 2}}}}, {}, 2 * 256),
+        ({"a": {"overrides": {"rollout": {"max_num_seqs": 16}}}, "far": FAR}, {}, 4 * 16),
+        ({"far": FAR}, {}, 8 * 4),  # nothing is served here: what the endpoint is sent at once
+    ],
+)
+def test_the_default_is_what_the_engines_serve_without_a_queue(policies, pools, requests):
+    mas = load({"policies": policies, "pools": pools})
+    assert placement.requests_at_once(Run(config(), mas)) == placement.sessions_at_once(Run(config(), mas)) == requests
+    assert placement.sessions_per_worker(Run(config(), mas)) == requests // 8
+
+
+def test_candidates_workers_and_a_limit_of_the_user_count():
+    assert placement.sessions_at_once(Run(config(), load({"branch": {"k": 4}}))) == 256
+    assert placement.sessions_at_once(Run(config(), load({"branch": {"validation_k": 2}}))) == 512
+    small, limited = Run(config(max_num_seqs=1), load({})), Run(config(), load({"max_sessions": 100}))
+    assert (placement.sessions_at_once(small), placement.sessions_per_worker(small)) == (8, 1), (
+        "every worker runs a session"
+    )
+    assert placement.sessions_at_once(limited) == 100 and placement.sessions_per_worker(limited) * 8 <= 100

@@ -6,7 +6,7 @@ import pytest
 from verl_mas.config import load
 from verl_mas.config.engine_tag import SHARED_PREFIXES
 from verl_mas.config.run import Run
-from verl_mas.errors import ConfigErrors
+from verl_mas.errors import ConfigErrors, InvalidInput
 
 
 def test_importing_the_package_loads_neither_torch_nor_ray():
@@ -79,3 +79,19 @@ def test_prefixes_are_shared_as_the_policy_says_or_the_run_or_on_a_cpu(make, dev
     assert view.shares_prefixes == shares
     told = view.config.actor_rollout_ref.rollout.custom.get(SHARED_PREFIXES)
     assert told == (run if own is None else own)
+
+
+REMOTE = {"base_url": "http://localhost:8000/v1", "model": "m"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        ({"snapshot": {"of": "a", "every": 2}, "remote": REMOTE}, "a policy with snapshot and remote"),
+        ({"adapter_of": "base", "snapshot": {"of": "a", "every": 2}}, "a policy with snapshot and adapter_of"),
+        ({"remote": REMOTE, "overrides": {"model": {"path": "x"}}}, "a remote policy with overrides"),
+    ],
+)
+def test_a_policy_has_one_source_of_weights(policy, says):
+    with pytest.raises(InvalidInput, match=says):
+        load({"policies": {"p": policy}})

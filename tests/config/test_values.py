@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_mas.config.values import Above, Count, Range, Share, Text, ValueRule, check_fields, describe, load_dataclass
+from verl_mas.config.values import Above, Count, Range, Share, Text, ValueRule, check_fields, load_dataclass
 from verl_mas.errors import ConfigError, ConfigErrors
 
 if TYPE_CHECKING:
@@ -204,10 +204,3 @@ def test_any_value_is_loaded_or_refused_and_a_loaded_value_loads_again(values):
     settings = {name: value for name, value in asdict(made).items() if name != "hidden"}
     assert load(settings) == made
     check_fields(made, "it")
-
-
-def test_a_type_is_described_in_words():
-    assert describe(Literal["a"]) == "a"
-    assert describe(Foreign) == "Foreign"
-    assert describe(Any) == "any value"
-    assert describe(dict[str, int] | None) == "a mapping, or null"

@@ -29,10 +29,8 @@ def register_trainer(trainer_base: ModuleType | None = None) -> None:
 
             # Check again, because a run without Hydra has no callback that checks.
             validate(config)
-            trainers = {
-                trainer.mode.name: trainer for trainer in (MasTrainer, ColocatedAsyncTrainer, SeparateAsyncTrainer)
-            }
-            return trainers[config.trainer.v1.trainer_mode](config)
+            kinds = (MasTrainer, ColocatedAsyncTrainer, SeparateAsyncTrainer)
+            return {kind.mode.name: kind for kind in kinds}[config.trainer.v1.trainer_mode](config)
 
     for name in MODES:
         register(name)(CheckedTrainer)

@@ -32,6 +32,8 @@ from verl_mas.workflows._graded import WithVerlOrGrader
 WRONG = "qzxjvk"
 FORM = "mas.workflow.args.form"
 GPU = re.compile(r"\bcuda\b|device_map|\bvllm\b|\bsglang\b")
+# Errors in the code of a reward function. Any other error may come from what only the run's machines have.
+MISTAKES = (TypeError, AttributeError, LookupError, NameError, ValueError, SyntaxError, ArithmeticError)
 PARAMETERS = "data_source, solution_str, ground_truth and extra_info"
 
 
@@ -146,15 +148,12 @@ def _refused(error: MasError, name: str, first: FirstRows) -> Problem:
         fix = "set reward.custom_reward_function.path to a file with a function of yours, or correct the column"
         return ConfigError(f"{first.file}, column {DATA_SOURCE!r}, first row: {source!r}", rule=rule, fix=fix)
     value = f"{name} on the first row of {first.file}: {as_refusal(error).value}"
-    if isinstance(
-        cause, TypeError | AttributeError | LookupError | NameError | ValueError | SyntaxError | ArithmeticError
-    ):
+    if isinstance(cause, MISTAKES):
         rule = f"it takes {PARAMETERS} by name, and gives one finite number, or a dictionary with a score"
         return ConfigError(value, rule=rule, fix="correct it")
     # Only warn, because the function may need a package, a GPU or a server that only the run's machines have.
-    return ConfigWarning(
-        value, "not checked: whether it rewards a right answer", "correct it, or check on that machine"
-    )
+    reason = "not checked: whether it rewards a right answer"
+    return ConfigWarning(value, reason, "correct it, or check on that machine")
 
 
 def _function(config: DictConfig) -> Callable[..., object]:

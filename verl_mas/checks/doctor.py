@@ -48,9 +48,8 @@ def diagnose(thorough: bool = True, gpu: bool = False) -> Iterator[Aspect]:
     by_name = {requirement.name: requirement for requirement in [*requirements("verl-mas"), *requirements("verl")]}
     yield from (look_at_package(by_name.get(name, Requirement(name))) for name in SHOWN)
     if version("verl") != VERSION:
-        yield Aspect(
-            "verl's internals", f"verl-mas is tested with verl {VERSION}", None, f"pip install verl=={VERSION}"
-        )
+        seen = f"verl-mas is tested with verl {VERSION}"
+        yield Aspect("verl's internals", seen, None, f"pip install verl=={VERSION}")
     yield from look_at_plugin()
     yield from look_at_machine()
     yield from look_at_engines()
@@ -87,9 +86,8 @@ def look_at_plugin() -> Iterator[Aspect]:
         seen = "verl's entry point is missing" if not ours else f"installed {len(ours)} times"
         yield Aspect("plugin", seen, False, "run pip uninstall verl-mas until no copy is left, then install it once")
     elif policy != "auto" and ours[0].name not in policy.split(","):
-        yield Aspect(
-            "plugin", f"turned off by VERL_USE_EXTERNAL_PLUGINS={policy}", False, "unset VERL_USE_EXTERNAL_PLUGINS"
-        )
+        seen = f"turned off by VERL_USE_EXTERNAL_PLUGINS={policy}"
+        yield Aspect("plugin", seen, False, "unset VERL_USE_EXTERNAL_PLUGINS")
     elif error := import_error():
         yield Aspect("plugin", f"verl could not load it: {error}", False, "correct this error")
     else:
@@ -119,18 +117,14 @@ def look_at_gpu_tools() -> Iterator[Aspect]:
     three."""
     header, python = Path(get_path("include"), "Python.h"), f"python{sys.version_info[0]}.{sys.version_info[1]}"
     compiler, headers = os.environ.get("CC") or which("gcc") or which("clang"), header.is_file() and str(header)
+    page = "docs/start/gpu-quickstart.md"
     for what, found, missing_is, fix in (
         # Triton compiles a launcher for each kernel. torch.compile uses Triton, so it needs the compiler, too.
         ("C compiler", compiler, False, "apt-get install gcc"),
         ("Python headers", headers, False, f"apt-get install {python}-dev"),
-        ("nvcc", nvcc(), None, f"{INSTALL}, for engines that compile kernels: docs/start/gpu-quickstart.md"),
+        ("nvcc", nvcc(), None, f"{INSTALL}, for engines that compile kernels: {page}"),
         ("cupy", installed_version("cupy-cuda13x"), None, "pip install cupy-cuda13x==14.0.1, for engines apart"),
-        (
-            "flash-attn",
-            installed_version("flash-attn"),
-            None,
-            "docs/start/gpu-quickstart.md: its wheel is for torch 2.11",
-        ),
+        ("flash-attn", installed_version("flash-attn"), None, f"{page}: its wheel is for torch 2.11"),
     ):
         yield Aspect(what, found) if found else Aspect(what, "not found", missing_is, fix)
 

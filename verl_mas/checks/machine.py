@@ -17,7 +17,7 @@ from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.place import no_connection, target, unless_elsewhere
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.cluster import RAY_INIT, address, joined
-from verl_mas.config.placement import CPUS_PER_GPU, Resources, cpus_needed, gpus_needed, pool_shape, require, used_pools
+from verl_mas.config.placement import Resources, cpus_needed, gpus_needed, pool_shape, require, used_pools
 from verl_mas.engines.platform import DEVICE, selected
 from verl_mas.errors import ConfigError, ConfigWarning, ForeignError, foreign
 
@@ -148,14 +148,7 @@ def check_resources(run: ExaminedRun) -> Iterator[Problem]:
     if nodes > 1 and not target():
         reason = "no Ray cluster runs here, and one that the run starts has this machine only"
         yield ConfigWarning(f"a pool of {nodes} nodes", reason, "start the cluster with `ray start`")
-    if run.mode:
-        yield from require(Resources(gpus_needed(run), cpus_needed(run)), have, "the team")
-        return
-    gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
-    units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
-    # Besides the pool, verl needs CPUs for the controller and the storage units of TransferQueue, and a spare CPU: Ray
-    # places an actor without resources only where a CPU is free.
-    yield from require(Resources(gpus=gpus, cpus=CPUS_PER_GPU * gpus + units + 2), have, "verl")
+    yield from require(Resources(gpus_needed(run), cpus_needed(run)), have, "the team" if run.mode else "verl")
 
 
 def check_cluster(config: DictConfig) -> Iterator[Problem]:
@@ -174,8 +167,3 @@ def _absent(config: DictConfig, cluster: str | None) -> str:
     if not cluster or cluster == "local" or not named:
         return ""
     return no_connection(cluster) if ADDRESS.fullmatch(cluster) else f"{cluster} is no host:port and no ray://host:port"
-
-
-def check_machine(run: ExaminedRun) -> Iterator[Problem]:
-    yield from check_resources(run)
-    yield from check_packages(run.config)

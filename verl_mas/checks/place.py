@@ -1,5 +1,5 @@
-"""Checks of the files and folders that a run reads and writes, on this machine or on one that cannot be checked from
-here."""
+"""Checks of the files and folders that a run reads and writes, models among them, on this machine or on a machine that
+cannot be checked from here."""
 
 import os
 import socket
@@ -18,13 +18,16 @@ from verl_mas.checks.refusals import Problem
 from verl_mas.config.hydra import group_files
 from verl_mas.config.modes import KEY, MODES, mode_of
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.planning import model_folder
 from verl_mas.planning.hardware import Hardware
+from verl_mas.planning.model_folder import is_hub_name, local_folder, tokenizer_in
 from verl_mas.util import read_yaml
 
-# The machines for which a run is checked: `--gpus` of `verl-mas check` and `verl-mas plan`.
-_TARGET: ContextVar[Hardware | None] = ContextVar("target", default=None)
-_ARGUMENTS: ContextVar[Sequence[str]] = ContextVar("arguments", default=())
+# The machines for which a run is checked (`--gpus` of `verl-mas check` and `plan`), and the arguments of the run.
+_CHECKED: ContextVar[tuple[Hardware | None, Sequence[str]]] = ContextVar("checked", default=(None, ()))
 CONNECT_S = 3.0
+NOUN = "a folder in Hugging Face format, or the name of a model on the hub (owner/name)"
+FIX = "set the model path to an existing folder or to owner/name"
 FOLDERS = (
     "trainer.default_local_dir",
     "trainer.rollout_data_dir",
@@ -35,24 +38,23 @@ FOLDERS = (
 
 def target() -> Hardware | None:
     """The machines for which the run is checked; None if it runs on this machine, or joins a cluster."""
-    return _TARGET.get()
+    return _CHECKED.get()[0]
 
 
 @contextmanager
 def run_on(hardware: Hardware | None, arguments: Sequence[str] = ()) -> Iterator[None]:
-    tokens = _TARGET.set(hardware), _ARGUMENTS.set(arguments)
+    token = _CHECKED.set((hardware, arguments))
     try:
         yield
     finally:
-        _TARGET.reset(tokens[0])
-        _ARGUMENTS.reset(tokens[1])
+        _CHECKED.reset(token)
 
 
 def written() -> dict[str, str]:
     """Map the settings and groups on the command line to their values, in the order of the command line."""
     from hydra.core.hydra_config import HydraConfig
 
-    given = HydraConfig.get().overrides.task if HydraConfig.initialized() else _ARGUMENTS.get()
+    given = HydraConfig.get().overrides.task if HydraConfig.initialized() else _CHECKED.get()[1]
     return {key: value for key, _, value in (argument.lstrip("+").partition("=") for argument in given)}
 
 
@@ -161,3 +163,49 @@ def check_folders(config: DictConfig) -> Iterator[Problem]:
             rule = "a run creates this folder and writes its checkpoints or records there"
             value, fix = f"{setting}={folder!r} cannot be written: {why}", f"set {setting} to another folder"
             yield unless_elsewhere(config, ConfigError(value, rule=rule, fix=fix))
+
+
+def check_model(config: DictConfig) -> Iterator[Problem]:
+    """Check that a local folder has a model, its tokenizer and a chat template. A model on the hub is checked if it is
+    in the cache of this machine."""
+    model, place = config.actor_rollout_ref.model, "actor_rollout_ref.model"
+    for key in ("tokenizer_path", "hf_config_path", "lora_adapter_path"):
+        path = model.get(key)
+        if isinstance(path, str) and not (is_remote(path) or is_hub_name(path) or Path(path).expanduser().is_dir()):
+            yield missing(config, f"{place}.{key}", path, "a folder that exists, or a name of the hub")
+    path, folder = model.path, local_folder(str(model.path or ""))
+    if not isinstance(path, str) or not path.strip() or (path.endswith("/") and folder):
+        fix = FIX if not folder else f"set the model path to {str(path).rstrip('/')}"
+        yield ConfigError(f"{place}.path={path!r}", rule=f"it is {NOUN}, without a slash at its end", fix=fix)
+    elif folder is None and (is_remote(path) or is_hub_name(path)):
+        fix = f"run hf download {path}, and check again" if is_hub_name(path) else "download it and give its folder"
+        yield ConfigWarning(f"{place}.path={path}", "not checked: it is not on this machine", fix)
+    elif folder is None:
+        yield missing(config, f"{place}.path", path, NOUN, FIX)
+    else:
+        yield from _look_into(folder, model)
+
+
+def _look_into(folder: Path, model: DictConfig) -> Iterator[ConfigError]:
+    rule, fix = "a model folder holds what save_pretrained writes", "save or download the model again"
+    if not model_folder.readable_json(folder / "config.json"):
+        yield ConfigError(f"{folder} has no config.json that can be read", rule=rule, fix=fix)
+    files = model_folder.weight_files(folder)
+    if not files:
+        yield ConfigError(f"{folder} has no {model_folder.WEIGHTS[0]}", rule=rule, fix=fix)
+    for file in (file for file in files if file.suffix == ".safetensors"):
+        try:
+            model_folder.shapes_in(file)
+        except (ValueError, OSError) as error:
+            yield ConfigError(f"{file} is not whole: {error}", rule=rule, fix=fix)
+    if model.trust_remote_code:
+        return  # The tokenizer may consist of code, which no check runs.
+    try:
+        tokenizer = tokenizer_in(str(local_folder(str(model.get("tokenizer_path") or folder)) or folder))
+    except ConfigError as error:
+        yield error
+        return
+    if not (model.get("custom_chat_template") or tokenizer.chat_template):
+        rule, fix = "prompts are lists of messages, which a chat template renders", "use an instruct model"
+        fix = f"set tokenizer.chat_template and save the tokenizer again, or {fix}"
+        yield ConfigError(f"{folder} has no chat template", rule=rule, fix=fix)

@@ -119,6 +119,7 @@ def _policy(view: View) -> Summary:
         "model": remote.model if remote else str(view.value("model.path")),
         "engine": remote.base_url if remote else view.engine,
         "pool": None if remote else serving_pool(mas, view.name),
+        "trained": trained,
         "learning_rate": float(view.value("actor.optim.lr")) if trained else None,
         "optimiser_steps": view.updates_per_step if trained else None,
         # Tokens; null if the context length of the model is unknown and rollout.max_model_len is not set.

@@ -9,28 +9,15 @@ from functools import partial
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.adapters import check_adapters
-from verl_mas.checks.answers import check_rewards
+from verl_mas.checks import adapters, answers, machine, place, run_folder, session
 from verl_mas.checks.data import check_data, check_files, sound_rows
 from verl_mas.checks.doctor import diagnose, problems
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.images import seen, tokens_of
-from verl_mas.checks.machine import (
-    check_cluster,
-    check_device,
-    check_machine,
-    check_plugin,
-    check_resources,
-    check_versions,
-)
-from verl_mas.checks.model import check_model
-from verl_mas.checks.place import check_folders, check_order, no_connection, run_on, target, unless_elsewhere
 from verl_mas.checks.refusals import Problem, Refusals, raised_by
 from verl_mas.checks.report import CheckReport, summary
 from verl_mas.checks.rules import every_rule
 from verl_mas.checks.rules.learning import no_team
-from verl_mas.checks.run_folder import check_checkpoint
-from verl_mas.checks.session import check_rows, check_session, play
 from verl_mas.checks.settings import check_keys, check_overrides, check_validated, check_values
 from verl_mas.checks.tools import check_tool_prompts, configured_tools
 from verl_mas.config.cluster import adapt
@@ -62,7 +49,7 @@ def examine_command(arguments: Iterable[str], hardware: Hardware | None = None) 
     """Check the command `python -m verl.trainer.main_ppo` with these arguments. `hardware`: the machines of the run, if
     it is not for this machine."""
     refusals, arguments = Refusals(), list(arguments)
-    with run_on(hardware, arguments):
+    with place.run_on(hardware, arguments):
         config = refusals.result(lambda: compose(arguments))
         if config is None:
             return CheckReport(errors=refusals.errors)
@@ -77,9 +64,9 @@ def plan_command(
 ) -> tuple[RunPlan | None, CheckReport]:
     """Plan the memory, disk and time of a run. Data files and model folders need not be on this machine."""
     refusals, plan = Refusals(), None
-    with run_on(hardware):
+    with place.run_on(hardware):
         config = refusals.result(lambda: compose(arguments))
-        if config is not None and refusals.of(check_device(config)):
+        if config is not None and refusals.of(machine.check_device(config)):
             refusals.result(lambda: complete(config))
             run = _run(config, refusals)
             plan = refusals.result(lambda: plan_of(run, hardware, assumed)) if run else None
@@ -95,7 +82,7 @@ def complete(config: DictConfig) -> list[str]:
     if mode_of(config):
         # The attention depends on the installed packages. With `--gpus` on a machine without GPUs, the packages of the
         # run's machines are unknown, so leave the attention unset.
-        if target() is None or has_gpu():
+        if place.target() is None or has_gpu():
             settle_attention(config)
         finalize(config, load(config.get("mas")))
     return lines
@@ -105,16 +92,16 @@ def examine(config: DictConfig) -> CheckReport:
     """Run every check of a composed configuration, whether it is for a team or for verl's own trainers. Raises
     nothing."""
     refusals = Refusals()
-    machine = refusals.result(lambda: list(diagnose(thorough=False))) or []
-    refusals.of(check_plugin(), problems(machine), check_order(config))
+    findings = refusals.result(lambda: list(diagnose(thorough=False))) or []
+    refusals.of(machine.check_plugin(), problems(findings), place.check_order(config))
     # The checks below import verl.
-    if refusals.of(check_versions()) and refusals.of(check_device(config)):
-        refusals.of(check_keys(config), check_cluster(config))
+    if refusals.of(machine.check_versions()) and refusals.of(machine.check_device(config)):
+        refusals.of(check_keys(config), machine.check_cluster(config))
         if run := _run(config, refusals, here=True):
             _examine_run(run, refusals)
         found = refusals.result(lambda: summary(run, training_lines(run))) if run and not refusals.errors else None
-        return CheckReport(refusals.errors, refusals.warnings, machine, found)
-    return CheckReport(refusals.errors, refusals.warnings, machine)
+        return CheckReport(refusals.errors, refusals.warnings, findings, found)
+    return CheckReport(refusals.errors, refusals.warnings, findings)
 
 
 def _run(config: DictConfig, refusals: Refusals, *, here: bool = False) -> ExaminedRun | None:
@@ -136,7 +123,7 @@ def _run(config: DictConfig, refusals: Refusals, *, here: bool = False) -> Exami
         run = refusals.result(partial(resolve_serving, run)) or run
     for rule in every_rule().values():
         refusals.of(rule.problems(run) if here or not rule.here else ())
-    refusals.of(check_adapters(run) if run.mode else ())
+    refusals.of(adapters.check_adapters(run) if run.mode else ())
     return run
 
 
@@ -149,24 +136,24 @@ def _made(run: ExaminedRun) -> None:
 def _examine_run(run: ExaminedRun, refusals: Refusals) -> None:
     config, usable = run.config, not refusals.errors
     refusals.of(check_validated(run) if usable else ())
-    refusals.of(check_machine(run), check_data(run), check_files(config))
-    refusals.of(check_folders(config), *(_served(run, name) for name in local_policies(run.mas)))
+    refusals.of(machine.check_resources(run), machine.check_packages(config), check_data(run), check_files(config))
+    refusals.of(place.check_folders(config), *(_served(run, name) for name in local_policies(run.mas)))
     tools: Mapping[str, Tool] = {}
     if run.mode:
         tools, wrong = refusals.result(partial(configured_tools, run)) or ({}, [])
         refusals.of(wrong, check_tool_prompts(run, tools), check_workflow_ready(run))
         refusals.of(check_finalized(run), check_reachable(run))
-    refusals.of(check_checkpoint(run))
+    refusals.of(run_folder.check_checkpoint(run))
     if not refusals.errors:
-        refusals.of(check_rows(run))
-        played = refusals.result(partial(play, run, tools)) if run.mode else None
-        refusals.of(check_session(run, played) if played else (), check_rewards(run, played))
+        refusals.of(session.check_rows(run))
+        played = refusals.result(partial(session.play, run, tools)) if run.mode else None
+        refusals.of(session.check_session(run, played) if played else (), answers.check_rewards(run, played))
     refusals.of(check_capacity(run))
 
 
 def _served(run: ExaminedRun, name: str) -> Iterator[Problem]:
     view = run.view(name).config
-    wrong = list(check_model(view))
+    wrong = list(place.check_model(view))
     yield from wrong
     facts, rollout = facts_of(view[SECTION].rollout.name), view[SECTION].rollout
     if facts.check_options:
@@ -180,16 +167,16 @@ def check_workflow_ready(run: ExaminedRun) -> Iterator[Problem]:
     """Run the workflow's own check. With `--gpus`, its errors are only warnings, because a server may be reachable only
     from the machines of the run."""
     for error in raised_by(run.workflow.check, seconds=run.mas.workflow.check_timeout_s):
-        yield unless_elsewhere(run.config, error) if target() else error
+        yield place.unless_elsewhere(run.config, error) if place.target() else error
 
 
 def check_reachable(run: Run) -> Iterator[Problem]:
     """Check that the endpoints of remote policies answer before the run starts: Alibaba-NLP/ZeroSearch#24,
     TideDra/lmm-r1#30."""
     for name, spec in run.mas.policies.items():
-        if spec.remote and (why := no_connection(spec.remote.base_url)):
+        if spec.remote and (why := place.no_connection(spec.remote.base_url)):
             value, rule = f"mas.policies.{name}.remote.base_url: {why}", "the endpoint runs before the run starts"
-            yield unless_elsewhere(run.config, ConfigError(value, rule=rule, fix="start it, or correct base_url"))
+            yield place.unless_elsewhere(run.config, ConfigError(value, rule=rule, fix="start it, or correct base_url"))
 
 
 def check_finalized(run: Run) -> Iterator[ConfigError]:
@@ -206,7 +193,7 @@ def check_finalized(run: Run) -> Iterator[ConfigError]:
 
 
 def check_capacity(run: ExaminedRun) -> Iterator[Problem]:
-    if (hardware := target()) is None:
+    if (hardware := place.target()) is None:
         return
     try:
         plan = plan_of(run, hardware)
@@ -285,7 +272,7 @@ def validate(config: DictConfig) -> MasConfig:
         raise no_team()
     run = _run(config, refusals)
     if run and not refusals.errors:
-        refusals.of(check_validated(run), check_resources(run))
+        refusals.of(check_validated(run), machine.check_resources(run))
     raise_all(refusals.errors)
     assert run is not None
     return run.mas

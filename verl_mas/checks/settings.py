@@ -135,9 +135,7 @@ def unknown(difference: SettingDifference, verl: SettingsSection) -> ConfigError
     keys with a similar name."""
     keys = list(dict.fromkeys([*difference.section.keys, *(() if difference.section.path else GROUPS)]))
     prefix = difference.path.removesuffix(difference.key)
-    meant = [
-        path for path in [".".join(path) for path, _ in leaves(verl.yaml)] if path.rpartition(".")[2] == difference.key
-    ]
+    meant = [".".join(path) for path, _ in leaves(verl.yaml) if path[-1] == difference.key]
     meant = meant or [prefix + name for name in difflib.get_close_matches(difference.key, keys, n=3)]
     rule = f"verl reads no key {difference.key!r} in {difference.section.path or 'the configuration'}"
     fix = f"did you mean {', '.join(meant[:3])}?" if meant else f"known: {', '.join(keys)}"

@@ -4,16 +4,21 @@ A command's module has `parser()`, which must be quick, because help, completion
 and `main(argv)`, which imports the modules that are slow to import.
 """
 
+from __future__ import annotations
+
 import argparse
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from os.path import realpath
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from verl_mas.cli._parser import SETTING, UsageError
 from verl_mas.errors import ConfigError
+
+if TYPE_CHECKING:
+    from verl_mas.results.serve.runtime import Runtime
 
 FILE_ENDINGS = (".parquet", ".json", ".jsonl", ".csv", ".html", ".txt")
 LOOPBACK = "127.0.0.1"
@@ -32,10 +37,6 @@ def one_or_two(folders: Sequence[Path]) -> None:
     if len({*map(realpath, folders)}) < len(folders):
         rule = "two runs are compared"
         raise UsageError(f"{folders[0]} twice", rule=rule, fix="give the folder of another run, or one alone")
-
-
-def add_team(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dir", metavar="DIR", type=Path, help="a folder that `verl-mas export` wrote, with team.yaml")
 
 
 def add_out(parser: argparse.ArgumentParser, what: str, *, required: bool = False) -> None:
@@ -145,9 +146,8 @@ def pairs(given: Sequence[str], form: str = SETTING) -> dict[str, str]:
         if not (name and equals and value):
             raise ConfigError(f"{text!r}", rule=f"the form is {form}", fix="write the name, '=' and the value")
         if name in mapping:
-            raise ConfigError(
-                f"{name}={value}, and {name} before", rule="a name has one value", fix="leave one of them out"
-            )
+            twice = f"{name}={value}, and {name} before"
+            raise ConfigError(twice, rule="a name has one value", fix="leave one of them out")
         mapping[name] = value
     return mapping
 
@@ -205,3 +205,28 @@ def takes_run_arguments(parser: argparse.ArgumentParser) -> None:
 def add_machines(parser: argparse.ArgumentParser) -> None:
     gpus = "GPUs of the run, which this machine need not have: 8x80 is eight of 80 GB, 2x8x80 two such nodes"
     parser.add_argument("--gpus", metavar="GPUS", help=gpus)
+
+
+# Commands that load an exported team.
+
+
+def add_team(parser: argparse.ArgumentParser) -> None:
+    """Add the folder of an exported team, and the options that say how its policies are served, which `load_runtime`
+    reads."""
+    parser.add_argument("dir", metavar="DIR", type=Path, help="a folder that `verl-mas export` wrote, with team.yaml")
+    served = "an OpenAI-compatible server that has this policy; without one it is loaded into this process"
+    add_settings(parser, "--endpoint", served, form="POLICY=URL")
+    add_settings(parser, "--engine", "settings of the engine of this process: threads, device, dtype, cache_gib, seed")
+    trusted = "run the code that the folder and its models name"
+    parser.add_argument("--trust-remote-code", action="store_true", help=trusted)
+
+
+def load_runtime(options: argparse.Namespace, folder: Path, sampling: Mapping[str, object] | str = "") -> Runtime:
+    from verl_mas.config.values import load_dataclass
+    from verl_mas.results.serve.endpoints import Endpoint, EngineSettings
+    from verl_mas.results.serve.runtime import Runtime
+
+    given = values(options.endpoint, "POLICY=URL, or POLICY={base_url: URL, model: NAME, api_key_env: NAME}")
+    endpoints: dict[str, Endpoint] = {name: at if isinstance(at, dict) else str(at) for name, at in given.items()}
+    engine = load_dataclass(EngineSettings, values(options.engine), "--engine")
+    return Runtime(folder, engine, endpoints, sampling=sampling, trust=options.trust_remote_code)

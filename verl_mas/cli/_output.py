@@ -38,10 +38,9 @@ def wrapped(text: str) -> str:
     stay whole."""
     width, lines = shutil.get_terminal_size().columns, []
     for line in text.splitlines():
-        further = " " * (len(line) - len(line.lstrip()) + 4)
-        lines += textwrap.wrap(
-            line, width, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
-        ) or [""]
+        after = " " * (len(line) - len(line.lstrip()) + 4)
+        wrapper = textwrap.TextWrapper(width, subsequent_indent=after, break_long_words=False, break_on_hyphens=False)
+        lines += wrapper.wrap(line) or [""]
     return "\n".join(lines)
 
 

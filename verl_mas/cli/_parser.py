@@ -122,9 +122,6 @@ class _Formatter(argparse.HelpFormatter):
 def with_default(action: argparse.Action) -> str:
     """Return the help of an argument, and append the default if it is informative."""
     text, default = action.help or "", action.default
-    if any(default is none for none in (None, False, argparse.SUPPRESS)) or (
-        isinstance(default, list | tuple) and not default
-    ):
-        return text
     written = " ".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
-    return text if "default" in text else f"{text} (default: {written})".strip()
+    silent = "default" in text or any(default is none for none in (None, False, argparse.SUPPRESS))
+    return text if silent or not written else f"{text} (default: {written})".strip()

@@ -15,10 +15,9 @@ from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verl_mas.cli._arguments import add_json, add_limit, add_out, add_settings, add_team, values, whole
+from verl_mas.cli._arguments import add_json, add_limit, add_out, add_settings, add_team, load_runtime, values, whole
 from verl_mas.cli._output import console, write_json
 from verl_mas.cli._parser import Parser, UsageError
-from verl_mas.cli._team import add_loading, load_runtime
 from verl_mas.errors import ConfigWarning, SessionsFailed
 from verl_mas.run_folder.metrics.names import control_of
 from verl_mas.util.text import printable
@@ -43,7 +42,6 @@ def parser() -> Parser:
     one = command.add_mutually_exclusive_group()
     add_settings(one, "--sampling", "settings over those of every agent's validation, such as temperature=1.0")
     one.add_argument("--training-sampling", action="store_true", help="sample as in training, not as in validation")
-    add_loading(command)
     add_json(command)
     return command
 
@@ -91,10 +89,7 @@ def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[F
     given = checked_sampling(values(options.sampling), "--sampling")
     sampling = TRAINING if options.training_sampling else given
     engine = load_dataclass(EngineSettings, values(options.engine), "--engine")
-    served = {
-        **{name: getattr(engine, name) for name in ("dtype", "max_model_len", "seed")},
-        **values(options.endpoint),
-    }
+    served = {name: getattr(engine, name) for name in ("dtype", "max_model_len", "seed")} | values(options.endpoint)
     out = options.out or folder / "eval" / f"{options.data.stem}.jsonl"
     if number and options.out:
         out = options.out.with_suffix(f".compare{options.out.suffix}")

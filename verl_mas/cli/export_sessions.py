@@ -43,9 +43,8 @@ def main(argv: list[str]) -> int:
     if options.format == "atif" and out.is_file():
         raise ConfigError(f"--out {out} is a file", rule="it gets a file per session", fix="choose another --out")
     if options.format in TABLES and out.suffix not in ("", ".parquet"):
-        raise ConfigError(
-            f"--out {out}", rule="a table is written as parquet", fix=f"use {out.with_suffix('.parquet')}"
-        )
+        fix = f"use {out.with_suffix('.parquet')}"
+        raise ConfigError(f"--out {out}", rule="a table is written as parquet", fix=fix)
     name, records = sessions_of(options, counts)
     with writing(out, "what other tools read is written as a whole"):
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,7 @@ from verl_mas.errors import ConfigError
 from verl_mas.util.text import listed
 
 Named = Mapping[str, str]
+EXECUTION = "mas.workflow.args.execution"
 T = TypeVar("T")
 
 
@@ -105,10 +106,7 @@ KINDS: dict[str, tuple[str, Callable[[], Named]]] = {
     "codecs": ("verl_mas.NAME, in a workflow", codecs),
     "commit-rules": ("mas.branch.commit=NAME", commit_rules),
     "graders": ("mas.workflow.args.score=NAME", _registry("verl_mas.environment.grading.grader:GRADERS")),
-    "executors": (
-        "mas.workflow.args.execution.executor=NAME",
-        _registry("verl_mas.environment.execution.executor:EXECUTORS"),
-    ),
+    "executors": (f"{EXECUTION}.executor=NAME", _registry("verl_mas.environment.execution.executor:EXECUTORS")),
     "engines": ("actor_rollout_ref.rollout.name=NAME", _registry("verl_mas.engines.facts:ENGINES")),
     "metrics": ("logged by a run; docs/use/metrics.md", metrics),
     "data": ("verl-mas data NAME", _registry("verl_mas.data.dataset:DATA_SETS")),

@@ -8,9 +8,8 @@ import os
 import sys
 from contextlib import ExitStack
 
-from verl_mas.cli._arguments import LOOPBACK, add_address, add_team, listening, url_of, whole
+from verl_mas.cli._arguments import LOOPBACK, add_address, add_team, listening, load_runtime, url_of, whole
 from verl_mas.cli._parser import Parser
-from verl_mas.cli._team import add_loading, load_runtime
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.util.text import is_loopback
 
@@ -23,13 +22,9 @@ def parser() -> Parser:
     keys.add_argument("--api-key-env", metavar="NAME", help="the environment variable with the key of all requests")
     keys.add_argument("--no-api-key", action="store_true", help="serve beyond this machine without a key")
     command.add_argument("--name", help="the model's name; without it that of the folder")
-    command.add_argument(
-        "--max-sessions", type=whole(1), default=256, metavar="N", help="more requests at once get 429"
-    )
-    command.add_argument(
-        "--grace", type=whole(0), default=60, metavar="SECONDS", help="after SIGTERM, for the sessions that run"
-    )
-    add_loading(command)
+    busy, grace = "more requests at once get 429", "after SIGTERM, for the sessions that run"
+    command.add_argument("--max-sessions", type=whole(1), default=256, metavar="N", help=busy)
+    command.add_argument("--grace", type=whole(0), default=60, metavar="SECONDS", help=grace)
     return command
 
 

@@ -53,9 +53,8 @@ def parser() -> Parser:
     command.add_argument("--reply", action="append", default=[], metavar="TEXT", help=replies)
     limit = "how long a case may take (default: 3, and 30 for a program), as one with a coding harness takes longer"
     command.add_argument("--seconds", type=whole(1), metavar="N", help=limit)
-    command.add_argument(
-        "--endpoint", metavar="URL", help="an OpenAI-compatible server, such as http://localhost:8000/v1"
-    )
+    server = "an OpenAI-compatible server, such as http://localhost:8000/v1"
+    command.add_argument("--endpoint", metavar="URL", help=server)
     command.add_argument("--model", metavar="NAME", help="the model of the endpoint, as the server names it")
     command.add_argument("--api-key-env", metavar="NAME", help="the environment variable with its key")
     add_json(command)

@@ -9,34 +9,23 @@ both.
 
 import sys
 
-from verl_mas.cli._arguments import (
-    LOOPBACK,
-    add_json,
-    add_limit,
-    add_out,
-    add_run,
-    add_steps,
-    listening,
-    one_or_two,
-    steps_of,
-    url_of,
-    whole,
-)
+import verl_mas.cli._arguments as shared
 from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser, UsageError
 
 
 def parser() -> Parser:
     command = Parser("verl-mas view", __doc__)
-    add_run(command, several=True)
-    add_out(command, "the HTML file; without it view.html in the folder of the run, compare.html for two runs")
-    add_steps(command)
-    add_limit(command, "sessions at most, the newest ones")
+    shared.add_run(command, several=True)
+    shared.add_out(command, "the HTML file; without it view.html in the folder of the run, compare.html for two runs")
+    shared.add_steps(command)
+    shared.add_limit(command, "sessions at most, the newest ones")
     command.add_argument("--live", action="store_true", help="write what is new until Ctrl-C; an open page follows")
     what = "--live, and served to browsers of this machine, where notes on sessions can be written"
     command.add_argument("--notes", action="store_true", help=what)
-    command.add_argument("--port", type=whole(0, 65535), default=0, metavar="N", help="of --notes; 0: a free one")
-    add_json(command)
+    port = "of --notes; 0: a free one"
+    command.add_argument("--port", type=shared.whole(0, 65535), default=0, metavar="N", help=port)
+    shared.add_json(command)
     return command
 
 
@@ -44,16 +33,16 @@ def main(argv: list[str]) -> int:
     from verl_mas.results.sessions.view import ViewOptions, follow, note_server, write_view
 
     options = parser().parse_args(argv)
-    one_or_two(options.run)
+    shared.one_or_two(options.run)
     if options.port and not options.notes:
         raise UsageError(f"--port {options.port}", rule="only --notes serves the page", fix="add --notes")
-    listens = listening(LOOPBACK, options.port) if options.notes else None
+    listens = shared.listening(shared.LOOPBACK, options.port) if options.notes else None
     live = options.live or options.notes
-    wanted = ViewOptions(options.out, options.force, steps_of(options.steps), options.limit, notes=options.notes)
+    wanted = ViewOptions(options.out, options.force, shared.steps_of(options.steps), options.limit, notes=options.notes)
     out, view = write_view(options.run, wanted, live, _progress if sys.stderr.isatty() else None)
     summary = {"page": str(out), "sessions": view.count}
     if listens is not None:
-        summary["address"] = f"{url_of(listens)}/{note_server(out, view).start(listens)}"
+        summary["address"] = f"{shared.url_of(listens)}/{note_server(out, view).start(listens)}"
     show(options, summary, f"{summary.get('address', out)}: {view.count} sessions\n")
     if live:
         sys.stderr.write("Following the run. Ctrl-C ends it; the page stays.\n")

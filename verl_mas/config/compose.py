@@ -117,9 +117,8 @@ def _misplaced(override: str, config: DictConfig) -> ConfigError:
     override."""
     key = _key_of(override)
     if override.startswith("+"):
-        return ConfigError(
-            override, rule=f"+ adds a new key, and {key} exists already", fix=f"write {override.lstrip('+')}"
-        )
+        rule = f"+ adds a new key, and {key} exists already"
+        return ConfigError(override, rule=rule, fix=f"write {override.lstrip('+')}")
     parent, _, name = key.rpartition(".")
     verls = section_at(parent, verl_settings())
     if verls is not None and verls.knows(name) and not override.startswith("~"):

@@ -14,7 +14,8 @@ from verl_mas.config.run import Run
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
 from verl_mas.errors import ConfigError
 
-# CPUs that verl reserves per GPU in pools that verl makes itself, such as the pool of the reward model.
+# CPUs that verl reserves per GPU in pools that verl makes itself: that of the reward model, and that of a run without a
+# team.
 CPUS_PER_GPU = 3
 # Sections of `actor` and `ref` with the settings of their training engine.
 TRAINING_ENGINES = ("fsdp_config", "megatron", "veomni", "torchtitan")
@@ -111,7 +112,8 @@ def time_sliced(mas: MasConfig, pool: str) -> bool:
 def reward_shape(config: DictConfig) -> list[int]:
     """The number of GPUs on each node of the reward model's pool, which belongs to no policy."""
     model = config.reward.reward_model
-    return [int(model.n_gpus_per_node)] * int(model.nnodes) if model.enable else []
+    own = model.enable and model.enable_resource_pool
+    return [int(model.n_gpus_per_node)] * int(model.nnodes) if own else []
 
 
 def gpus_needed(run: Run) -> int:
@@ -119,10 +121,11 @@ def gpus_needed(run: Run) -> int:
 
 
 def cpus_needed(run: Run) -> int:
-    """The number of Ray CPUs: one per GPU share, CPUS_PER_GPU per GPU of the reward model, one per storage unit of
+    """The number of Ray CPUs: one per GPU share, CPUS_PER_GPU per GPU of a pool of verl, one per storage unit of
     TransferQueue, one for TransferQueue's controller, and one spare. The spare CPU is needed because Ray places an
     actor without resources only on a node with a free CPU."""
-    shares = sum(sum(pool_shape(run, pool)) * slots(run.mas, pool) for pool in used_pools(run.mas))
+    pools = {pool: slots(run.mas, pool) if run.mode else CPUS_PER_GPU for pool in used_pools(run.mas)}
+    shares = sum(sum(pool_shape(run, pool)) * cpus for pool, cpus in pools.items())
     shares += sum(reward_shape(run.config)) * CPUS_PER_GPU
     return shares + int(run.config.transfer_queue.backend.SimpleStorage.num_data_storage_units) + 2
 

@@ -51,6 +51,11 @@ class Run:
     def staleness(self) -> Staleness | None:
         return staleness_of(self.config)
 
+    @property
+    def ahead(self) -> bool:
+        """Whether tasks are dispatched before the step that trains on them, so that rows have older weights."""
+        return self.staleness is not None and self.staleness.warmup > 0
+
     @cached_property
     def trained(self) -> list[str]:
         """The policies that are updated."""
@@ -198,9 +203,8 @@ class View:
         if self.run.mas.skip_zero_advantage != "auto":
             return self.run.mas.skip_zero_advantage
         # A critic learns from every row, and these terms are computed for every row, so no row can be skipped.
-        others = self.run.critics or any(
-            self.get(f"actor.{term}") for term in ("use_kl_loss", "entropy_coeff", "calculate_entropy")
-        )
+        terms = ("use_kl_loss", "entropy_coeff", "calculate_entropy")
+        others = self.run.critics or any(self.get(f"actor.{term}") for term in terms)
         return self.updates_per_step == 1 and self.proportional and not others
 
     @property
@@ -244,21 +248,17 @@ def load(node: DictConfig | Mapping[str, object] | None) -> MasConfig:
             spec.overrides, spec.pool = _merged(base.overrides, spec.overrides), base.pool
             spec.shared_prefixes = base.shared_prefixes
     config.pools.setdefault(DEFAULT_POOL, PoolSpec())
-    raise_all([*_unknown_pools(config), *_unknown_sources(config)])
+    raise_all(_unknown_names(config))
     return config
 
 
-def _unknown_pools(mas: MasConfig) -> Iterator[ConfigError]:
+def _unknown_names(mas: MasConfig) -> Iterator[ConfigError]:
+    sources = [name for name, spec in mas.policies.items() if spec.is_trained and not spec.adapter_of]
     for name, spec in mas.policies.items():
         for key, pool in (("pool", spec.pool), ("engines", spec.engines)):
             if pool is not None and pool not in mas.pools:
                 value, rule = f"mas.policies.{name}.{key}={pool}", "a policy is on one of mas.pools"
                 yield ConfigError(value, rule=rule, fix=nearest(pool, list(mas.pools)))
-
-
-def _unknown_sources(mas: MasConfig) -> Iterator[ConfigError]:
-    sources = [name for name, spec in mas.policies.items() if spec.is_trained and not spec.adapter_of]
-    for name, spec in mas.policies.items():
         if spec.snapshot and spec.snapshot.of not in sources:
             value = f"mas.policies.{name}.snapshot.of={spec.snapshot.of}"
             rule = "a snapshot takes the whole weights of a policy that this run trains"

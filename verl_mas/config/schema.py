@@ -7,16 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from verl_mas.config.mcp import McpSpec
 from verl_mas.config.sampling import Sampling
-from verl_mas.config.values import (
-    Above,
-    Checked,
-    Count,
-    NotNegative,
-    Positive,
-    Range,
-    Share,
-    Text,
-)
+from verl_mas.config.values import Above, Checked, Count, NotNegative, Positive, Range, Share, Text
 from verl_mas.errors import ConfigError
 from verl_mas.verl_.types import Fields
 

@@ -49,9 +49,8 @@ def _mode(config: DictConfig) -> Iterator[str]:
 def _loops(config: DictConfig) -> Iterator[str]:
     """Let the workflow run every task of a team."""
     wanted = {"default_agent_loop": "mas", "agent_loop_manager_class": MANAGER}
-    if other := {
-        f"{AGENT}.{key}": value for key, value in wanted.items() if config[SECTION].rollout.agent.get(key) != value
-    }:
+    agent = config[SECTION].rollout.agent
+    if other := {f"{AGENT}.{key}": value for key, value in wanted.items() if agent.get(key) != value}:
         yield f"every task of a team is played by its workflow: {_set(config, other)}"
 
 

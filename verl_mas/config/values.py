@@ -14,25 +14,13 @@ import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    TypeAlias,
-    TypeVar,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 from verl_mas.config.registry import nearest
 from verl_mas.errors import ConfigError, raise_all
 
 T = TypeVar("T")
-Hint: TypeAlias = object  # an annotation: `int`, `int | None`, `Annotated[...]`
+Hint = object  # an annotation: `int`, `int | None`, `Annotated[...]`
 
 SCALARS = {str: "text", int: "a whole number", float: "a finite number", bool: "true or false"}
 LISTS = (list, tuple, Sequence)
@@ -174,54 +162,64 @@ def field_types(kind: Hint) -> dict[str, Hint]:
     return found
 
 
-# Stands for a refused value; the error is in the errors of the reader.
-_REFUSED = object()
+class _Unfit(Exception):
+    """A value does not fit its type."""
 
 
 class _Reader:
-    """Reads values by their types, and collects the errors."""
+    """Reads values by their types, and collects the errors. The value of a reader with errors is not used."""
 
     def __init__(self) -> None:
         self.errors: list[ConfigError] = []
 
     def read(self, hint: Hint, value: object, path: str) -> object:
-        if hint in (Any, object):
+        if hint in (Any, object) or (value is None and _takes_none(hint)):
             return value
-        if value is None and _takes_none(hint):
-            return None
         core, rules = _core(hint)
-        if _is_scalar(core) or get_origin(core) in (Literal, Union, types.UnionType):
-            found = _simple(core, value, path)
-            if found is _REFUSED:
-                return self._refuse(hint, value, path)
-        else:
-            found = self._compound(core, value, path)
-        if found is _REFUSED or all(rule.holds(found) for rule in rules):
-            return found
-        return self._refuse(hint, value, path)
+        before = len(self.errors)
+        try:
+            found = self._by_type(core, value, path)
+            # Rules are for whole values, so they are left out if an item of the value was refused.
+            if len(self.errors) > before or all(rule.holds(found) for rule in rules):
+                return found
+        except _Unfit:
+            pass
+        fix = f"set {path} to {describe(hint)}"
+        if get_origin(core) is Literal:
+            fix = nearest(str(value), [str(choice) for choice in get_args(core)])
+        self.errors.append(ConfigError(f"{path}={value!r}", rule=f"{path} is {describe(hint)}", fix=fix))
+        return None
 
-    def _compound(self, hint: Hint, value: object, path: str) -> object:
+    def _by_type(self, hint: Hint, value: object, path: str) -> object:
         kind, args = get_origin(hint) or hint, get_args(hint)
+        if kind is Literal:
+            return _fitting(value, any(type(value) is type(choice) and value == choice for choice in args))
+        if kind in (Union, types.UnionType):
+            return self._first_fitting(args, value, path)
+        if _is_scalar(kind):
+            return _scalar(kind, value)
         if kind in LISTS:
-            if not isinstance(value, list | tuple):
-                return self._refuse(hint, value, path)
+            items = cast(Sequence[object], _fitting(value, isinstance(value, list | tuple)))
             fixed = kind is tuple and args and args[-1] is not ...
-            each = list(args) if fixed else [args[0] if args else object] * len(value)
-            if len(each) != len(value):
-                return self._refuse(hint, value, path)
-            items = [
-                self.read(one, item, f"{path}[{i}]") for i, (one, item) in enumerate(zip(each, value, strict=True))
-            ]
-            return _whole(items if kind is list else tuple(items), items)
+            each = list(args) if fixed else [args[0] if args else object] * len(items)
+            _fitting(value, len(each) == len(items))
+            read = (self.read(one, item, f"{path}[{i}]") for i, (one, item) in enumerate(zip(each, items, strict=True)))
+            return list(read) if kind is list else tuple(read)
         if kind in MAPPINGS:
-            if not isinstance(value, Mapping):
-                return self._refuse(hint, value, path)
+            mapping = cast(Mapping[object, object], _fitting(value, isinstance(value, Mapping)))
             inner = args[1] if args else object
-            found = {str(key): self.read(inner, item, f"{path}.{key}") for key, item in value.items()}
-            return _whole(found, found.values())
-        if is_typeddict(kind) or is_dataclass(kind):
-            return self._fields(kind, value, path)
-        return value
+            return {str(key): self.read(inner, item, f"{path}.{key}") for key, item in mapping.items()}
+        return self._fields(kind, value, path) if is_typeddict(kind) or is_dataclass(kind) else value
+
+    def _first_fitting(self, options: Iterable[Hint], value: object, path: str) -> object:
+        """Read a value by the first type of a union that accepts it."""
+        # None is handled before; NoneType as a class would accept any value.
+        for option in (option for option in options if option is not types.NoneType):
+            trial = _Reader()
+            found = trial.read(option, value, path)
+            if not trial.errors:
+                return found
+        raise _Unfit
 
     def _fields(self, kind: Hint, value: object, path: str) -> object:
         """Make a dataclass, or the mapping of a TypedDict, from a mapping of its fields."""
@@ -230,41 +228,46 @@ class _Reader:
             return value
         # `policies: {solver: null}` names a policy without settings, so None is an empty mapping.
         value = {} if value is None else value
-        if not isinstance(value, Mapping):
-            return self._refuse(kind, value, path)
+        mapping = cast(Mapping[str, object], _fitting(value, isinstance(value, Mapping)))
         before, hints = len(self.errors), settable(kind)
         found = {}
-        for key, item in value.items():
+        for key, item in mapping.items():
             if key not in hints:
                 rule, fix = f"{path} takes the settings of {kind.__name__} only", nearest(str(key), list(hints))
                 self.errors.append(ConfigError(f"{path}.{key} is not a setting", rule=rule, fix=fix))
             elif item is not None or _takes_none(hints[key]):
                 found[key] = self.read(hints[key], item, f"{path}.{key}")
-        if is_typeddict(kind):
-            return found if len(self.errors) == before else _REFUSED
-        assert is_dataclass(kind)
-        for field in fields(kind):
+        for field in fields(kind) if is_dataclass(kind) else ():
             required = field.init and field.default is MISSING and field.default_factory is MISSING
             if required and field.name not in found:
-                rule = f"{path}.{field.name} is {describe(hints[field.name])}, and has no default"
-                self.errors.append(
-                    ConfigError(f"{path} has no {field.name}", rule=rule, fix=f"set {path}.{field.name}")
-                )
-        if len(self.errors) > before:
-            return _REFUSED
+                rule, fix = f"{path}.{field.name} is {describe(hints[field.name])}, and has no default", f"set {path}"
+                self.errors.append(ConfigError(f"{path} has no {field.name}", rule=rule, fix=f"{fix}.{field.name}"))
+        if len(self.errors) > before or is_typeddict(kind):
+            return found
         try:
             return kind(**found)
         except ConfigError as error:  # from `__post_init__`, which checks fields against each other
             self.errors.append(error)
-            return _REFUSED
+            return None
 
-    def _refuse(self, hint: Hint, value: object, path: str) -> object:
-        core = core_type(hint)
-        fix = f"set {path} to {describe(hint)}"
-        if get_origin(core) is Literal:
-            fix = nearest(str(value), [str(choice) for choice in get_args(core)])
-        self.errors.append(ConfigError(f"{path}={value!r}", rule=f"{path} is {describe(hint)}", fix=fix))
-        return _REFUSED
+
+def _fitting(value: object, fits: bool) -> object:
+    """Return a value that fits its type; raise `_Unfit` for any other."""
+    if not fits:
+        raise _Unfit
+    return value
+
+
+def _scalar(kind: Hint, value: object) -> object:
+    if kind in (str, bool) or isinstance(value, bool):
+        return _fitting(value, isinstance(value, cast(type, kind)) and isinstance(value, bool) == (kind is bool))
+    if kind is int:
+        return int(cast(int, _fitting(value, isinstance(value, numbers.Integral))))
+    try:
+        number = float(cast(float, _fitting(value, isinstance(value, numbers.Real))))
+    except OverflowError as error:  # an int of hundreds of digits
+        raise _Unfit from error
+    return _fitting(number, math.isfinite(number))
 
 
 def settable(kind: Hint) -> dict[str, Hint]:
@@ -276,36 +279,8 @@ def settable(kind: Hint) -> dict[str, Hint]:
     return {item.name: hints[item.name] for item in fields(kind) if item.init}
 
 
-def _simple(core: Hint, value: object, path: str) -> object:
-    """Read a scalar, a choice or a union. The first type of the union that accepts the value reads it."""
-    if get_origin(core) is Literal:
-        return value if any(type(value) is type(choice) and value == choice for choice in get_args(core)) else _REFUSED
-    if core is str or core is bool or (_is_scalar(core) and isinstance(value, bool)):
-        return value if isinstance(value, cast(type, core)) and isinstance(value, bool) == (core is bool) else _REFUSED
-    if core is int:
-        return int(value) if isinstance(value, numbers.Integral) else _REFUSED
-    if core is float:
-        try:
-            number = float(value) if isinstance(value, numbers.Real) else math.nan
-        except OverflowError:  # an int of hundreds of digits
-            return _REFUSED
-        return number if math.isfinite(number) else _REFUSED
-    for option in get_args(core):
-        if option is types.NoneType:
-            continue  # None is handled before; NoneType as a class would accept any value
-        trial = _Reader()
-        found = trial.read(option, value, path)
-        if not trial.errors:
-            return found
-    return _REFUSED
-
-
 def _is_scalar(hint: Hint) -> bool:
     return any(hint is kind for kind in SCALARS)  # not `in`: a hint need not be hashable
-
-
-def _whole(found: object, parts: Iterable[object]) -> object:
-    return _REFUSED if any(part is _REFUSED for part in parts) else found
 
 
 class Checked:

@@ -31,14 +31,6 @@ class Rule:
     of: str | None  # "learning" or "served": called for each such policy; None: called for the run
     here: bool  # Whether the rule is about this machine and its packages
 
-    @property
-    def name(self) -> str:
-        return self.check.__name__
-
-    @property
-    def says(self) -> str:
-        return (self.check.__doc__ or "").strip()
-
     def problems(self, run: ExaminedRun) -> Iterator[Problem]:
         if self.team in (None, run.mode is not None):
             for view in getattr(run, self.of) if self.of else [None]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from verl_mas.checks.examined import ExaminedRun, parts_of, setting, stated
 from verl_mas.checks.place import was_written
-from verl_mas.checks.rules import rule
+from verl_mas.checks.rules import Problem, rule
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import View
 from verl_mas.engines.facts import facts_of
@@ -32,23 +32,18 @@ def mini_batch_per_gpu(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
         yield ConfigError(value, rule=rule, fix=f"set {setting(view, MINI)}={fit}, or another multiple")
 
 
-@rule(seen="PRIME-RL/Entropy-Mechanism-of-RL#20, sunblaze-ucb/Intuitor#26", of="learning")
-def many_updates(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
-    """Many optimiser steps on one batch can make the entropy collapse or explode."""
+@rule(seen="PRIME-RL/Entropy-Mechanism-of-RL#20, sunblaze-ucb/Intuitor#26, hiyouga/EasyR1#44", of="learning")
+def many_updates(run: ExaminedRun, view: View) -> Iterator[Problem]:
+    """Each optimiser step needs a row, and many steps on one batch can make the entropy collapse or explode."""
     epochs = view.get("actor.ppo_epochs") or 1
+    if run.mode and view.updates_per_step > run.sessions_per_step:
+        value = f"policy {view.name}: {view.updates_per_step} optimiser steps for {run.sessions_per_step} sessions"
+        fix = "lower mas.updates_per_step, or raise data.train_batch_size or rollout.n"
+        yield ConfigError(value, rule="each optimiser step needs at least one row", fix=fix)
     if (updates := view.updates_per_step * epochs) > MANY:
         value = f"policy {view.name}: {updates} optimiser steps per training step, {stated(view, MINI)}"
         reason = "the later steps train on rows of older weights; with 16 and more steps, entropy has collapsed"
         yield ConfigWarning(value, reason, f"raise {setting(view, MINI)}, or lower ppo_epochs")
-
-
-@rule(seen="hiyouga/EasyR1#44", team=True, of="learning")
-def rows_for_every_update(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
-    """Each optimiser step needs at least one row."""
-    if view.updates_per_step > run.sessions_per_step:
-        value = f"policy {view.name}: {view.updates_per_step} optimiser steps for {run.sessions_per_step} sessions"
-        fix = "lower mas.updates_per_step, or raise data.train_batch_size or rollout.n"
-        yield ConfigError(value, rule="each optimiser step needs at least one row", fix=fix)
 
 
 @rule(seen="huggingface/trl#3199, modelscope/ms-swift#3980")

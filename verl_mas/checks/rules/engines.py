@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from verl_mas.checks.examined import ExaminedRun, setting, stated
 from verl_mas.checks.machine import INSTALL, devices_here, nvcc
 from verl_mas.checks.place import elsewhere, target, unless_elsewhere
+from verl_mas.checks.refusals import raised_by
 from verl_mas.checks.rules import Problem, rule
 from verl_mas.config import placement
 from verl_mas.config.merge import SECTION, own_section
@@ -25,25 +26,19 @@ NOSET = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
 MEANING = "Contexts and trainers take the rest. Some engines take a fraction of the whole GPU, others of what is free"
 
 
-@rule(seen="commit 00d57299: runs whose engine was not there", here=True)
+@rule(seen="commit 00d57299: runs whose engine was not there; commit 844f579e: verl 0.9.1 and SGLang 0.5.20", here=True)
 def engine_installed(run: ExaminedRun) -> Iterator[Problem]:
-    """The engine is installed on every node, and ready for the device."""
+    """The engine is installed on every node, ready for the device, and of a version that verl can start."""
     device = run.config.trainer.device
     for name in {view.engine for view in run.served}:
         facts = facts_of(name)
-        if facts.check_ready:
-            facts.check_ready(device)  # Raises an error that says why the engine cannot run on this device.
+        # The error says why the engine cannot run on this device.
+        yield from raised_by(facts.check_ready, device) if facts.check_ready else ()
         if facts.package and find_spec(facts.package) is None and not (device == CPU and facts.check_ready):
             value = f"{SECTION}.rollout.name={name}, and {facts.package} is not installed"
             error = ConfigError(value, rule="an engine is installed on every node", fix=facts.install or "install it")
             yield unless_elsewhere(run.config, error)
-
-
-@rule(seen="commit 844f579e: verl 0.9.1 and SGLang 0.5.20", here=True)
-def engine_startable(run: ExaminedRun) -> Iterator[Problem]:
-    """verl can start the installed version of the engine."""
-    for name in {view.engine for view in run.served}:
-        if (known := facts_of(name).contract) and (why := known.unstartable):
+        if (known := facts.contract) and (why := known.unstartable):
             value = f"{name} {installed_version(name)} is installed"
             fix = f"install a version from {' to '.join(known.tested)}: docs/start/gpu-quickstart.md has the commands"
             yield unless_elsewhere(run.config, ConfigError(value, rule=why, fix=fix))
@@ -152,35 +147,29 @@ def transfer_installed(run: ExaminedRun, view: View) -> Problem | None:
 
 
 @rule(seen="verl#985, hiyouga/EasyR1#160, verl#5210", here=True, of="served")
-def attention_installed(run: ExaminedRun, view: View) -> Problem | None:
-    """The package of a model's attention is installed. By default verl uses flash-attn, which needs GPUs."""
+def attention_installed(run: ExaminedRun, view: View) -> Iterator[Problem]:
+    """The package of a model's attention is installed. By default verl uses flash-attn, which needs Ampere GPUs."""
     used, asked = attention(view.config), view.get(ATTENTION.removeprefix(f"{SECTION}.")) is not None
     sdpa = f"set ++{ATTENTION}=sdpa"
     if run.config.trainer.device == CPU:
         value, rule = f"{ATTENTION}={used} on the CPU", "flash-attn computes on GPUs only"
-        return ConfigError(value, rule=rule, fix=sdpa) if is_flash(used) else None
+        yield from [ConfigError(value, rule=rule, fix=sdpa)] if is_flash(used) else []
+        return
+    if is_flash(used) and not elsewhere(run.config) and (old := old_gpu()):
+        rule, fix = "flash attention and bfloat16 need Ampere GPUs or newer", f"{sdpa}, {SECTION}.model"
+        yield ConfigError(f"{used} on {old}", rule=rule, fix=f"{fix}.use_remove_padding=False and dtype=float16")
     # Without flash-attn, transformers downloads the same kernel if the package `kernels` is there.
     wanted = used == DEFAULT_ATTENTION or run.critics
     if not wanted or any(find_spec(package) for package in (PACKAGE, "kernels")):
-        return None
+        return
     if target() and not asked:
-        return None  # The plan for other machines says that it assumes flash-attn.
+        return  # The plan for other machines says that it assumes flash-attn.
     value = f"{ATTENTION}={used}, and flash_attn is not installed" if asked else "flash_attn is not installed"
     rule = "the package of the attention is installed" if asked else f"verl loads models with {used} by default"
     if run.critics:
         sdpa, rule = "set another algorithm.adv_estimator", f"verl loads critics with {DEFAULT_ATTENTION} only"
     fix = f"{sdpa}, or install flash-attn: docs/start/gpu-quickstart.md has the command"
-    return unless_elsewhere(run.config, ConfigError(value, rule=rule, fix=fix))
-
-
-@rule(seen="verl#985, hiyouga/EasyR1#160", here=True, of="served")
-def attention_of_gpu(run: ExaminedRun, view: View) -> ConfigError | None:
-    """Flash attention needs Ampere GPUs or newer."""
-    used = attention(view.config)
-    if not is_flash(used) or run.config.trainer.device == CPU or elsewhere(run.config) or not (old := old_gpu()):
-        return None
-    fix = f"set ++{ATTENTION}=sdpa, {SECTION}.model.use_remove_padding=False and dtype=float16"
-    return ConfigError(f"{used} on {old}", rule="flash attention and bfloat16 need Ampere GPUs or newer", fix=fix)
+    yield unless_elsewhere(run.config, ConfigError(value, rule=rule, fix=fix))
 
 
 def old_gpu() -> str:

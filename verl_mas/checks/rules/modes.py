@@ -1,6 +1,7 @@
 """Requirements of asynchronous modes, and of engines on GPUs of their own: docs/train/async.md has the reasons."""
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import TypeAlias
 
 from verl_mas.checks.examined import ExaminedRun, setting, stated
@@ -20,6 +21,11 @@ OF_TEAM: Wanted = {
     "distillation.enabled": (False, "a teacher is not supported for a team"),
 }
 WITHOUT_CRITICS: Wanted = {"trainer.critic_warmup": (0, "no critic is warmed up, so no step leaves the policies out")}
+WITH_CRITICS: Wanted = {
+    "critic.enable": (True, "gae reads the values of a critic"),
+    "critic.model.lora_rank": (0, "critics are trained with whole weights; none has been run with an adapter"),
+    "algorithm.use_pf_ppo": (False, "with gae, a team trains on the rows as they were sampled"),
+}
 HYBRID: Wanted = {f"{SECTION}.hybrid_engine": (True, "policies train and serve on the same GPUs")}
 # Settings with which an asynchronous trainer would hang, or train on other rows.
 ASYNCHRONOUS: Wanted = {
@@ -38,8 +44,9 @@ STORAGE = "transfer_queue.backend.SimpleStorage.total_storage_size"
 def settings_of_team(run: ExaminedRun) -> Iterator[ConfigError]:
     """Some settings of verl must have one value for a team, and an asynchronous mode adds more such settings."""
     assert run.mode
-    wanted = {**OF_TEAM, **({} if run.critics else WITHOUT_CRITICS), **(APART if run.mode is SEPARATE else HYBRID)}
-    for key, (value, why) in {**wanted, **(ASYNCHRONOUS if run.mode.asynchronous else {})}.items():
+    tables = [OF_TEAM, WITH_CRITICS if run.critics else WITHOUT_CRITICS, APART if run.mode is SEPARATE else HYBRID]
+    tables += [ASYNCHRONOUS] if run.mode.asynchronous else []
+    for key, (value, why) in chain.from_iterable(table.items() for table in tables):
         if (given := run.get(key)) not in (None, value):
             fix = f"set {key}={'null' if value is None else value}"
             yield ConfigError(f"{key}={given}", rule=f"{why} ({KEY}={run.mode.name})", fix=fix)

@@ -181,8 +181,7 @@ def bypass_unread(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
 def log_probs_of_engine(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     """A correction reads the engine's log-probs."""
     used = [key for key in READERS if view.correction.get(key)]
-    stale = run.staleness and run.staleness.warmup
-    if (used or stale) and not view.get("rollout.calculate_log_probs"):
+    if (used or run.ahead) and not view.get("rollout.calculate_log_probs"):
         value = f"{SECTION}.rollout.calculate_log_probs=False with {', '.join(used) or 'an asynchronous mode'}"
         rule = "the correction compares the engine's log-probs with the trainer's"
         yield ConfigError(value, rule=rule, fix=f"set {SECTION}.rollout.calculate_log_probs=True")
@@ -207,8 +206,8 @@ def rejection(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
 @rule(seen="huggingface/trl#6789, PrimeIntellect-ai/prime-rl#2979, verl#6240", team=True, of="learning")
 def truncated_sampling(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     """Engines compute log-probs over the tokens that sampling leaves, but trainers compute them over all tokens."""
-    stale = run.staleness and run.staleness.warmup and any(view.correction.get(key) for key in READERS)
-    if not (stale or view.correction.get("bypass_mode")):
+    corrected = run.ahead and any(view.correction.get(key) for key in READERS)
+    if not (corrected or view.correction.get("bypass_mode")):
         return
     for name, agent in run.learners(view).items():
         own = flat(agent.spec.sampling)
