@@ -4,7 +4,7 @@ const byId = (id) => document.getElementById(id);
 const verlMasView = new Store(document.documentElement.dataset.folder);
 const shared = { unfolded: false, choose: (session) => choose(session), show, keepNote, link };
 // `mode`: how a session is shown: alone (""), beside its group, or as the story of its task.
-const page = { run: null, search: null, wanted: { ...NO_FILTER }, order: "newest", transcripts: [], mode: "", version: null };
+const page = { run: null, search: null, wanted: { ...NO_FILTER }, transcripts: [], mode: "", version: null };
 const list = new List(byId("list"), byId("rows"), (session) => leaveStory(session));
 const curves = new Curves(byId("curves"), (step) => {
   if (!list.showStep(step)) return;
@@ -57,10 +57,8 @@ function options(select, all, names) {
 // Apply the filters, and draw the remaining sessions.
 function apply() {
   const { run, wanted } = page;
-  page.hits = searched(page.search, wanted.text);
-  const found = filtered(run, wanted, page.hits);
-  const sessions = ordered(run, found, page.order);
-  list.open(run, sessions, page.order === "newest" || page.order === "oldest");
+  const sessions = newestFirst(run, filtered(run, wanted, searched(page.search, wanted.text)));
+  list.open(run, sessions);
   const filters = Object.keys(NO_FILTER).some((name) => wanted[name] !== NO_FILTER[name]);
   byId("count").textContent = filters ? `${grouped(sessions.length)} of ${grouped(run.count)} sessions` : `${grouped(run.count)} sessions`;
   byId("clear").hidden = !filters;
@@ -269,7 +267,6 @@ for (const [id, name] of FIELDS) {
 for (const button of document.querySelectorAll("[data-toggle]")) {
   button.onclick = () => change({ [button.dataset.toggle]: !page.wanted[button.dataset.toggle] });
 }
-byId("order").onchange = () => { page.order = byId("order").value; byId("list").scrollTop = 0; apply(); };
 byId("clear").onclick = clear;
 narrow.onchange = fold;
 fold();
@@ -278,17 +275,6 @@ byId("story-toggle").onclick = toggleStory;
 byId("help-button").onclick = () => byId("help").showModal();
 addEventListener("hashchange", () => {
   if (page.run && location.hash.length > 1) followAddress();
-});
-
-// A single element shows all tips, because a page has thousands of tokens.
-for (const moved of ["pointerover", "focusin"]) document.addEventListener(moved, (event) => {
-  const from = event.target.closest?.("[data-tip]"), tip = byId("tip");
-  tip.hidden = !from;
-  if (!from) return;
-  tip.textContent = from.dataset.tip;
-  const box = from.getBoundingClientRect(), own = tip.getBoundingClientRect();
-  tip.style.left = `${Math.max(4, Math.min(box.left, innerWidth - own.width - 8))}px`;
-  tip.style.top = `${box.bottom + own.height + 10 > innerHeight ? box.top - own.height - 6 : box.bottom + 6}px`;
 });
 
 // Poll the version of a page whose run trains, and open the index again when it has changed.

@@ -134,7 +134,7 @@ class Transcript {
       box.scrollIntoView({ block: "start", behavior: "smooth" });
     });
     const tip = `${plain(act.agent)}, turn ${act.turn}: ${seconds(act.seconds)}, from ${seconds(act.started)}`;
-    set(bar, { "--of": agentColour(run.agents.indexOf(act.agent)), "data-tip": tip, "aria-label": tip });
+    set(bar, { "--of": agentColour(run.agents.indexOf(act.agent)), title: tip, "aria-label": tip });
     bar.style.left = `${((act.started || 0) / end) * 100}%`;
     bar.style.width = `max(3px, ${(act.seconds / end) * 100}%)`;
     return bar;
@@ -221,12 +221,12 @@ class Transcript {
     if (this.brief && reward?.score === this.session.outcome.reward) return box;
     if (reward && reward.score !== undefined) {
       const tip = ["team", "local", "penalty", "score"].filter((name) => reward[name] !== undefined).map((name) => `${name} ${number(reward[name], 3)}`).join("\n");
-      box.append(set(make("span", "reward", make("span", "of", "reward "), make("b", "", number(reward.score))), { "data-tip": tip }));
+      box.append(set(make("span", "reward", make("span", "of", "reward "), make("b", "", number(reward.score))), { title: tip }));
     }
     if (typeof act.advantage === "number" && !this.brief) {
       const side = act.advantage > 0 ? "advantage up" : act.advantage < 0 ? "advantage down" : "advantage";
       const gauge = set(make("i", ""), { "--share": Math.min(Math.abs(act.advantage) / 2, 1) });
-      box.append(set(make("span", side, gauge, make("b", "", signed(act.advantage))), { "data-tip": `advantage ${number(act.advantage, 4)}` }));
+      box.append(set(make("span", side, gauge, make("b", "", signed(act.advantage))), { title: `advantage ${number(act.advantage, 4)}` }));
     }
     return box;
   }
@@ -292,8 +292,7 @@ class Transcript {
     act.tokens.forEach(([text, logProb], place) => {
       const span = make("span", place < length ? "token" : "token end", pieces(String(text)));
       if (typeof logProb === "number") {
-        const tip = `log-prob ${number(logProb, 2)}\nprobability ${(Math.exp(logProb) * 100).toPrecision(3)} %`;
-        set(span, { "data-tip": tip });
+        set(span, { title: `log-prob ${number(logProb, 2)}\nprobability ${(Math.exp(logProb) * 100).toPrecision(3)} %` });
       }
       block.append(span);
     });
