@@ -313,8 +313,7 @@ class Transcript {
     const line = make("div", "numbers"), { reward } = act;
     const add = (name, value, className = "") => line.append(make("span", className, `${plain(name)} `, make("b", "", value)));
     for (const name of ["team", "local", "penalty"]) if (reward && reward[name]) add(name, signed(name === "penalty" ? -Math.abs(reward[name]) : reward[name]));
-    for (const [name, value] of Object.entries(reward?.parts || {})) add(name, typeof value === "number" ? signed(value) : plain(value), "named");
-    if (line.children.length) line.append(make("span", "gap"));
+    for (const [name, value] of Object.entries(reward?.parts || {})) add(name, typeof value === "number" ? signed(value) : plain(value));
     add("tokens", `${grouped(act.prompt_tokens)} → ${grouped(act.sampled_tokens ?? act.response_tokens)}`);
     if (act.seconds !== null && act.seconds !== undefined) add("time", seconds(act.seconds));
     if (act.aborts) add("aborts", act.aborts);
