@@ -11,7 +11,7 @@ from view_runs import act, session
 
 from verl_mas.errors import DataError
 from verl_mas.run_folder.records import EXCERPT, left_out, listed, packed, unpacked
-from verl_mas.run_folder.session_table import read_entries, read_lines, write_table
+from verl_mas.run_folder.session_files import read_entries, read_lines, write_table
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 NUMBER = st.floats(allow_nan=False, allow_infinity=False)

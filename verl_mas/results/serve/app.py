@@ -20,8 +20,7 @@ from verl_mas.errors import EngineLost, InvalidInput, SessionFault, failures
 from verl_mas.gateway.dialect import ApiError
 from verl_mas.gateway.server import key_of, read_body
 from verl_mas.gateway.streaming import ActText, Listener, Listening
-from verl_mas.results.serve.replies import Answers, ReplyWriter, refusal
-from verl_mas.results.serve.requests import ChatRequest, read_request
+from verl_mas.results.serve.protocol import Answers, ChatRequest, ReplyWriter, read_request, refusal
 from verl_mas.results.serve.runtime import Runtime, checked_sampling
 from verl_mas.util.bodies import while_connected
 from verl_mas.util.text import is_loopback

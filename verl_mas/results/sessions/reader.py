@@ -13,8 +13,7 @@ from typing import Literal, TypeAlias
 from verl_mas.errors import DataError
 from verl_mas.run_folder import session_files
 from verl_mas.run_folder.records import Listed, Record, listed, unpacked
-from verl_mas.run_folder.session_files import SessionFile, current
-from verl_mas.run_folder.session_table import SUFFIX, read_entries, read_lines
+from verl_mas.run_folder.session_files import TABLE, SessionFile, current, read_entries, read_lines
 
 Attempts: TypeAlias = Literal["last", "all"]
 # Size of each cache (lines by file, advantages by step). It is small because sessions are mostly read in order.
@@ -178,7 +177,7 @@ def entries_of(file: SessionFile) -> list[SessionEntry]:
     """List the sessions in a file. Damaged parts are skipped with a warning."""
     path = current(file.path)
     try:
-        rows = [*(enumerate(read_entries(path)) if path.suffix == SUFFIX else _listed_in(path))]
+        rows = [*(enumerate(read_entries(path)) if path.suffix == TABLE else _listed_in(path))]
         if not rows:
             logger.warning("%s is empty: the sessions that it had are gone", path)
         return [
