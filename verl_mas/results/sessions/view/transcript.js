@@ -30,7 +30,7 @@ class Transcript {
     const { narrow } = this, found = document.createDocumentFragment(), task = this.question(), facts = this.facts();
     if (narrow) found.append(...this.head(), ...(this.brief ? [] : [facts]));
     else { task.append(facts); found.append(...this.head(), task); }
-    found.append(...this.faults(), ...(narrow ? [] : this.timeline()));
+    found.append(...this.faults());
     this.acts = make("div", "acts");
     for (const part of this.parts()) this.acts.append(part);
     found.append(this.acts, this.brief ? "" : this.outcome());
@@ -112,32 +112,6 @@ class Transcript {
       if (fault.traceback) box.append(this.fold("traceback", [make("span", "", "traceback")], () => textBlock(fault.traceback)));
       return box;
     });
-  }
-
-  // A lane per agent with its acts over time. Acts that ran in parallel are above each other.
-  timeline() {
-    const { session } = this, timed = session.acts.filter((act) => act.seconds !== null && act.seconds !== undefined && !act.probe);
-    const end = Math.max(...timed.map((act) => (act.started || 0) + act.seconds), 0);
-    if (timed.length < 2 || !(end > 0)) return [];
-    const lanes = [...new Set(timed.map((act) => act.agent))].slice(0, 12).map((agent) => {
-      const bars = timed.filter((act) => act.agent === agent).map((act) => this.bar(act, end));
-      return make("div", "lane", make("span", "label", agent), make("div", "track", ...bars));
-    });
-    return [make("div", "timeline", ...lanes, make("div", "scale", seconds(end)))];
-  }
-
-  // An act in its lane. A click scrolls to the act.
-  bar(act, end) {
-    const { session, run } = this, bar = button(act.committed === false ? "bar other" : "bar", "", () => {
-      const box = this.acts.querySelector(`[data-act="${session.acts.indexOf(act)}"]`);
-      box.focus({ preventScroll: true });
-      box.scrollIntoView({ block: "start", behavior: "smooth" });
-    });
-    const tip = `${plain(act.agent)}, turn ${act.turn}: ${seconds(act.seconds)}, from ${seconds(act.started)}`;
-    set(bar, { "--of": agentColour(run.agents.indexOf(act.agent)), title: tip, "aria-label": tip });
-    bar.style.left = `${((act.started || 0) / end) * 100}%`;
-    bar.style.width = `max(3px, ${(act.seconds / end) * 100}%)`;
-    return bar;
   }
 
   // The acts in order: candidates of an act beside each other, probes folded, boards after their acts.
