@@ -206,16 +206,13 @@ def _session_of(act: str) -> str:
 def with_uniform(entries: Iterable[SessionEntry]) -> list[SessionEntry]:
     """Return the entries of one step with `uniform` set: whether each agent has equal rewards throughout the group."""
     entries = list(entries)
-    groups: dict[tuple[str | None, str], list[SessionEntry]] = defaultdict(list)
+    rewards: dict[tuple[str | None, str], list[Mapping[str, Sequence[float]]]] = defaultdict(list)
     for entry in entries:
         if entry.status != "dropped":
-            groups[entry.attempt, entry.uid].append(entry)
+            rewards[entry.attempt, entry.uid].append(entry.scores or {})
     uniform = {}
-    for key, group in groups.items():
-        rewards: dict[str, set[float]] = defaultdict(set)
-        for entry in group:
-            for agent, bounds in (entry.scores or {}).items():
-                rewards[agent].update(bounds)
+    for key, group in rewards.items():
+        given = {(agent, reward) for scores in group for agent, bounds in scores.items() for reward in bounds}
         if len(group) > 1:
-            uniform[key] = all(len(values) == 1 for values in rewards.values())
+            uniform[key] = len(given) == len({agent for agent, _ in given})
     return [replace(entry, uniform=uniform.get((entry.attempt, entry.uid))) for entry in entries]

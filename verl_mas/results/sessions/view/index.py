@@ -11,15 +11,17 @@ from statistics import fmean
 from verl_mas.results.sessions.reader import SessionIndex
 from verl_mas.results.sessions.run import RunFolder
 from verl_mas.run_folder.metrics.file import Step
-from verl_mas.run_folder.records import Record, question_of
+from verl_mas.run_folder.records import Record, listed, question_of
 from verl_mas.run_folder.session_files import PARTITIONS, SessionFile
 from verl_mas.verl_.types import Fields
 
-TITLE, ANSWER = 140, 80
+TITLE = 140
 SEARCHED = 24_000_000  # characters of all searched texts, shared equally by the sessions
 SEARCHED_OF_ONE = 40_000
 STORY = 4  # maximum number of steps at which a page shows the same task (see `story_of`)
-COLUMNS = "session status reward answer agents policies malformed faults acts tokens seconds".split()
+# Columns of the index: fields of a list entry as they are, and the others.
+LISTED = ("session", "status", "reward", "agents", "policies", "acts")
+COLUMNS = (*LISTED, "answer", "malformed", "faults", "tokens", "seconds")
 END = "\n"  # separates the searched texts of sessions; `one_line` removes it from each text
 
 
@@ -123,27 +125,22 @@ def _task_of(record: Record) -> int:
 
 
 def _entry(record: Record, searched: int) -> IndexEntry:
-    acts, outcome, task = record["acts"], record["outcome"], record["task"]
+    acts, task, entry = record["acts"], record["task"], listed(record)
     # Replies come last, so that a cut text has the complete question, answers and faults.
     parts = [
-        f"{record['uid']} {task.get('data_source') or ''} {outcome['answer'] or ''} {task.get('ground_truth') or ''}",
+        f"{entry.uid} {entry.source or ''} {record['outcome']['answer'] or ''} {task.get('ground_truth') or ''}",
         question_of(record),
         *(f"{fault['kind']} {fault['cause']}" for fault in record["faults"]),
         *(f"{act['agent']} {act['malformed'] or ''} {act['text']}" for act in acts),
     ]
     texts, cut = cut_to(parts, searched)
     columns = {
-        "session": record["session"],
-        "status": record["status"],
-        "reward": outcome["reward"],
-        "answer": one_line(str(outcome["answer"] or ""))[:ANSWER],
-        "agents": _once(act["agent"] for act in acts),
-        "policies": _once(act["policy"] for act in acts),
+        **{name: getattr(entry, name) for name in LISTED},
+        "answer": one_line(entry.answer),
         "malformed": _once(act["agent"] for act in acts if act["malformed"] is not None),
-        "faults": _once(fault["kind"] for fault in record["faults"]),
-        "acts": len(acts),
+        "faults": _once(entry.faults),
         "tokens": sum(act.get("sampled_tokens", act["response_tokens"]) for act in acts),
-        "seconds": round(record["seconds"], 2),
+        "seconds": round(entry.seconds, 2),
     }
     return IndexEntry(columns, texts, cut)
 
