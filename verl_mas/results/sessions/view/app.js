@@ -4,7 +4,7 @@ const byId = (id) => document.getElementById(id);
 const verlMasView = new Store(document.documentElement.dataset.folder);
 const shared = { unfolded: false, choose: (session) => choose(session), show, keepNote, link };
 // `mode`: how a session is shown: alone (""), beside its group, or as the story of its task.
-const page = { run: null, search: null, wanted: { ...NO_FILTER }, transcripts: [], mode: "", version: null };
+const page = { run: null, search: null, wanted: { ...NO_FILTER }, mode: "", version: null };
 const list = new List(byId("list"), byId("rows"), (session) => leaveStory(session));
 const curves = new Curves(byId("curves"), (step) => {
   if (!list.showStep(step)) return;
@@ -113,6 +113,7 @@ async function choose(session, keep = false, name = "") {
 
 function draw(element, session, rows, chunks, keep) {
   const { run, mode } = page, beside = rows[0].length > 1 && mode === "beside", top = element.scrollTop, inside = element.contains(document.activeElement);
+  let first;
   const cell = (number, numbers, place) => {
     if (number === undefined) return make("p", "none", `Run ${run.runs[place]} has no session of this task at this step.`);
     const transcript = new Transcript(make("div", number === session ? "transcript chosen" : "transcript"), run, shared);
@@ -120,20 +121,19 @@ function draw(element, session, rows, chunks, keep) {
     try {
       if (error) throw error;
       transcript.draw(number, bodies[place], messages, beside || mode === "story" ? mode : "", bodies[1 - place]);
-      page.transcripts.push(transcript);
+      first ??= transcript;
     } catch (error) {
       // The other sessions can still be shown.
       transcript.element.replaceChildren(make("p", "empty bad", `This session cannot be shown: ${plain(error.message)}`));
     }
     return transcript.element;
   };
-  page.transcripts = [];
   const lines = rows.map((numbers) => {
     const cells = numbers.map((number, place) => cell(number, numbers, place));
     return make("div", mode === "story" ? "story-step" : "row-of-sessions", ...cells);
   });
   element.classList.toggle("beside", beside);
-  const task = mode && page.transcripts.length ? page.transcripts[0].question(mode === "story") : "";
+  const task = mode && first ? first.question(mode === "story") : "";
   if (mode === "story") element.replaceChildren(storyHead(session, rows), task, ...lines);
   else element.replaceChildren(...(beside ? [besideHead(session, rows[0].length), task, lines[0]] : lines[0].children));
   // The button that had the focus was replaced.
@@ -218,7 +218,9 @@ function moveInGroup(by) {
 
 function toggleFolds() {
   shared.unfolded = !shared.unfolded;
-  for (const transcript of page.transcripts) transcript.foldAll(shared.unfolded);
+  // The collection is live: a fold that is opened can add more folds to it.
+  const folds = byId("session").getElementsByTagName("details");
+  for (let place = 0; place < folds.length; place++) folds[place].unfold(shared.unfolded);
 }
 
 function showCurves(shown) {

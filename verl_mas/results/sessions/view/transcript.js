@@ -25,7 +25,6 @@ class Transcript {
   draw(number, session, messages, mode, other) {
     Object.assign(this, { number, session, messages, other, brief: mode === "story" });
     this.seen = new Map();
-    this.folds = [];
     this.narrow = mode !== "";
     const { narrow } = this, found = document.createDocumentFragment(), task = this.question(), facts = this.facts();
     if (narrow) found.append(...this.head(), ...(this.brief ? [] : [facts]));
@@ -194,7 +193,7 @@ class Transcript {
     const box = make("div", "credit"), { reward } = act;
     if (this.brief && reward?.score === this.session.outcome.reward) return box;
     if (reward && reward.score !== undefined) {
-      const tip = ["team", "local", "penalty", "score"].filter((name) => reward[name] !== undefined).map((name) => `${name} ${number(reward[name], 3)}`).join("\n");
+      const { parts, ...sums } = reward, tip = Object.entries({ ...sums, ...parts }).map(([name, value]) => plain(`${name} ${number(value, 3)}`)).join("\n");
       box.append(set(make("span", "reward", make("span", "of", "reward "), make("b", "", number(reward.score))), { title: tip }));
     }
     if (typeof act.advantage === "number" && !this.brief) {
@@ -282,20 +281,16 @@ class Transcript {
     });
   }
 
-  // Parts of the reward, lengths and time.
+  // Lengths, time and what is unusual about an act.
   numbers(act) {
-    const line = make("div", "numbers"), { reward } = act;
-    const add = (name, value, className = "") => line.append(make("span", className, `${plain(name)} `, make("b", "", value)));
-    for (const name of ["team", "local", "penalty"]) if (reward && reward[name]) add(name, signed(name === "penalty" ? -Math.abs(reward[name]) : reward[name]));
-    for (const [name, value] of Object.entries(reward?.parts || {})) add(name, typeof value === "number" ? signed(value) : plain(value));
-    add("tokens", `${grouped(act.prompt_tokens)} → ${grouped(act.sampled_tokens ?? act.response_tokens)}`);
-    if (act.seconds !== null && act.seconds !== undefined) add("time", seconds(act.seconds));
-    if (act.aborts) add("aborts", act.aborts);
-    if (act.origin) add("tokens of its row", act.origin);
-    if (act.forged_tokens) add("forged tokens in the prompt", act.forged_tokens, "bad");
-    const parses = (act.parses || []).filter((parse) => parse !== null && parse !== undefined);
-    if (parses.length && !act.malformed) add("read as", plain(parses[parses.length - 1]).slice(0, 80));
-    return line;
+    const parsed = (act.parses || []).findLast((parse) => parse !== null && parse !== undefined);
+    const facts = {
+      tokens: `${grouped(act.prompt_tokens)} → ${grouped(act.sampled_tokens ?? act.response_tokens)}`, time: act.seconds && seconds(act.seconds),
+      aborts: act.aborts, "tokens of its row": act.origin, "forged tokens in the prompt": act.forged_tokens,
+      "read as": parsed !== undefined && !act.malformed && String(parsed).slice(0, 80),
+    };
+    const known = Object.entries(facts).filter(([, value]) => value);
+    return make("div", "numbers", ...known.map(([name, value]) => make("span", "", `${name} `, make("b", "", value))));
   }
 
   board({ title, text }) {
@@ -313,14 +308,7 @@ class Transcript {
   }
 
   fold(className, summary, body) {
-    const details = folded(className, summary, body, this.shared.unfolded);
-    this.folds.push(details);
-    return details;
-  }
-
-  foldAll(open) {
-    // Opening a fold can add more folds to the list.
-    for (let place = 0; place < this.folds.length; place++) this.folds[place].unfold(open);
+    return folded(className, summary, body, this.shared.unfolded);
   }
 }
 
