@@ -65,10 +65,32 @@ def test_what_an_argument_would_load_or_send_is_asked_for(args, asked):
     assert list(asks(team(workflow=args))) == ([f"workflow.args.{asked}"] if asked else [])
 
 
-def test_addresses_are_asked_for():
-    remote = {"base_url": "http://host/v1", "model": "m", "api_key_env": "THE_KEY"}
-    servers = {"files": {"url": "http://host:3/mcp"}, "program": {"command": ["serve"], "pass_env": ["TOKEN"]}}
-    assert {one.partition(": ")[0] for one in asks(team(policies={"main": {"remote": remote}}, mcp=servers))} == {
-        *("mcp.files.url", "mcp.program.command", "mcp.program.pass_env"),
-        *("policies.main.remote.base_url", "policies.main.remote.api_key_env"),
-    }
+REMOTE = {"base_url": "http://evil/v1", "model": "m", "api_key_env": "SECRET"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ({"plugins": ["plugin.py"]}, ["plugins[0]: plugin.py"]),
+        ({"plugins": ["verl_mas.evil.py"]}, ["plugins[0]: verl_mas.evil.py"]),
+        ({"plugins": ["verl_mas./../evil"]}, ["plugins[0]: verl_mas./../evil"]),
+        ({"plugins": ["verl_mas.workflows.single"]}, []),
+        ({"workflow": {"name": "single", "path": "team.py"}}, ["workflow.path: team.py"]),
+        ({"tools": {"function_tool_path": "tools.py"}}, ["tools.function_tool_path: tools.py"]),
+        ({"mcp": {"x": {"url": "http://host:3/mcp"}}}, ["mcp.x.url: http://host:3/mcp"]),
+        (
+            {"mcp": {"x": {"command": ["touch", "x"], "pass_env": ["SECRET"]}}},
+            ["mcp.x.command: touch x", "mcp.x.pass_env: SECRET"],
+        ),
+        (
+            {"verl": {"reward.custom_reward_function.path": "f.py", "data.custom_cls.name": "x"}},
+            ["verl.reward.custom_reward_function.path: f.py", "verl.data.custom_cls.name: x"],
+        ),
+        (
+            {"policies": {"main": {"remote": REMOTE}}},
+            ["policies.main.remote.base_url: http://evil/v1", "policies.main.remote.api_key_env: SECRET"],
+        ),
+    ],
+)
+def test_code_files_and_addresses_of_a_team_are_asked_for(settings, asked):
+    assert list(asks(team(**settings))) == asked

@@ -22,6 +22,7 @@ from verl_mas.results.serve.adapter import LORA_FILE, SavedAdapter
 from verl_mas.results.serve.trust import asks
 from verl_mas.results.sessions.run import is_run, open_run
 from verl_mas.run_folder import checkpoints
+from verl_mas.run_folder.checkpoints import POINTER, RUN_FILE, Checkpoint
 from verl_mas.run_folder.disk import replaced, write_whole, writing
 from verl_mas.run_folder.metrics.file import Step, series
 from verl_mas.run_folder.metrics.names import CORE, control_of
@@ -45,19 +46,19 @@ SETTINGS = {
 Curve: TypeAlias = tuple[list[int], list[float]]
 
 
-def find_checkpoint(folder: Path, step: int | None = None) -> checkpoints.Checkpoint:
+def find_checkpoint(folder: Path, step: int | None = None) -> Checkpoint:
     """Find a checkpoint: the folder itself, the checkpoint of a step, or the latest checkpoint in a run's folder."""
     if step is not None:
         if checkpoints.step_of(folder) is not None:
             rule = "a step is chosen from a run's folder"
             raise ConfigError(f"--step {step} of {folder}", rule=rule, fix=f"give {folder.parent}, or leave out --step")
         folder = checkpoints.folder_of_step(folder, step)
-    found: checkpoints.Checkpoint | str
+    found: Checkpoint | str
     if not folder.is_dir():
         found = f"{folder} is {'no folder' if folder.exists() else 'not there'}"
     else:
         found = checkpoints.last(folder) if checkpoints.step_of(folder) is None else checkpoints.read(folder)
-    if isinstance(found, checkpoints.Checkpoint):
+    if isinstance(found, Checkpoint):
         return found
     whole = checkpoints.whole_checkpoints(folder if checkpoints.step_of(folder) is None else folder.parent)
     rule = "a complete checkpoint is exported: the folder global_step_N of a run, or the run's folder for its latest"
@@ -71,7 +72,7 @@ class Export:
     """An export. `merge`: merge adapters into their base. `force`: replace files of an earlier export. `trust`: run the
     code of models."""
 
-    checkpoint: checkpoints.Checkpoint
+    checkpoint: Checkpoint
     team: TeamFile
     out: Path
     merge: bool = False
@@ -115,13 +116,11 @@ class Export:
 
     def _refusals(self, chosen: Mapping[str, TeamPolicy]) -> Iterator[ConfigError]:
         inside = self.out.resolve()
-        if checkpoint := next(
-            (path for path in (inside, *inside.parents) if (path / checkpoints.RUN_FILE).exists()), None
-        ):
+        if checkpoint := next((path for path in (inside, *inside.parents) if (path / RUN_FILE).exists()), None):
             rule = "a checkpoint has the files that its run.json lists"
             yield ConfigError(f"{self.out} is in the checkpoint {checkpoint}", rule=rule, fix="give another folder")
             return
-        if (inside / checkpoints.POINTER).exists():
+        if (inside / POINTER).exists():
             yield ConfigError(
                 f"{self.out} is the folder of a run", rule="an export has its own", fix="give another folder"
             )
