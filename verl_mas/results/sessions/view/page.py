@@ -59,10 +59,9 @@ class ViewOptions:
 class Chunk:
     """Sessions of one step as JSON. Each message is stored once, and sessions refer to its index."""
 
-    messages: list[str] = field(default_factory=list)
+    messages: dict[str, int] = field(default_factory=dict)  # message -> its index
     sessions: list[str] = field(default_factory=list)
     chars: int = 0
-    _places: dict[str, int] = field(default_factory=dict)
 
     def add(self, record: Record, images: Path) -> None:
         task = {**record["task"], "messages": self._all(record["task"]["messages"], images)}
@@ -79,11 +78,8 @@ class Chunk:
             content = message.get("content")
             parts = {"content": [_part(part, images) for part in content]} if isinstance(content, list) else {}
             text = as_json({**message, **parts})
-            if text not in self._places:
-                self._places[text] = len(self.messages)
-                self.messages.append(text)
-                self.chars += len(text)
-            places.append(self._places[text])
+            self.chars += 0 if text in self.messages else len(text)
+            places.append(self.messages.setdefault(text, len(self.messages)))
         return places
 
     def text(self) -> str:
