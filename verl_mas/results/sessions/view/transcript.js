@@ -29,10 +29,7 @@ class Transcript {
     const { narrow } = this, found = document.createDocumentFragment(), task = this.question(), facts = this.facts();
     if (narrow) found.append(...this.head(), ...(this.brief ? [] : [facts]));
     else { task.append(facts); found.append(...this.head(), task); }
-    found.append(...this.faults());
-    this.acts = make("div", "acts");
-    for (const part of this.parts()) this.acts.append(part);
-    found.append(this.acts, this.brief ? "" : this.outcome());
+    found.append(...this.faults(), make("div", "acts", ...this.parts()), this.brief ? "" : this.outcome());
     this.element.replaceChildren(found);
   }
 
@@ -129,25 +126,25 @@ class Transcript {
 
   part({ probe, line, acts }) {
     if (probe) {
-      return this.fold("probe", [make("b", "", `probe of ${plain(line)}`), make("span", "of", `${acts.length} acts, not trained on`)], () => acts.map(({ act, place }) => this.act(act, place)));
+      return this.fold("probe", [make("b", "", `probe of ${plain(line)}`), make("span", "of", `${acts.length} acts, not trained on`)], () => acts.map(({ act }) => this.act(act)));
     }
     const branches = new Set(acts.map(({ act }) => act.branch)).size > 1;
     if (!branches) {
-      const all = acts.map(({ act, place }) => this.act(act, place));
+      const all = acts.map(({ act }) => this.act(act));
       return all.length === 1 ? all[0] : make("div", "several", ...all);
     }
     const { act } = acts[0], colour = { "--of": agentColour(this.run.agents.indexOf(act.agent)) };
     const head = [this.who(act, `${acts.length} candidates`), ...this.prompt(act)];
-    const candidates = acts.map(({ act: one, place }) => this.candidate(one, place));
+    const candidates = acts.map(({ act: one }) => this.candidate(one));
     const columns = this.narrow ? make("div", "several", ...candidates) : set(make("div", "columns", ...candidates), { tabIndex: 0 });
     return set(make("section", "branches", ...head, columns), colour);
   }
 
   // A candidate that is not committed is folded if there is little room.
-  candidate(act, place) {
-    if (!this.narrow || act.committed) return this.act(act, place, true);
+  candidate(act) {
+    if (!this.narrow || act.committed) return this.act(act, true);
     const summary = [make("b", "", `candidate ${act.branch}`), this.credit(act)];
-    return this.fold("other", summary, () => this.act(act, place, true));
+    return this.fold("other", summary, () => this.act(act, true));
   }
 
   who(act, more = "") {
@@ -157,8 +154,8 @@ class Transcript {
     return make("div", "who", name, ...(this.brief ? [] : about.filter(Boolean).map((text) => make("span", "of", text))));
   }
 
-  act(act, place, candidate = false) {
-    const box = set(make("section", "act"), { "data-act": place, tabIndex: -1, "--of": agentColour(this.run.agents.indexOf(act.agent)) });
+  act(act, candidate = false) {
+    const box = set(make("section", "act"), { "--of": agentColour(this.run.agents.indexOf(act.agent)) });
     const head = candidate ? make("div", "who") : this.who(act);
     if (candidate) head.append(make("b", "", `candidate ${act.branch}`));
     if (candidate || act.branch) {
