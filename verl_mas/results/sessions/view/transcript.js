@@ -278,7 +278,7 @@ class Transcript {
     });
   }
 
-  // Lengths, time and what is unusual about an act.
+  // Token counts, time, aborts, the origin of the tokens, and how the reply was read.
   numbers(act) {
     const parsed = (act.parses || []).findLast((parse) => parse !== null && parse !== undefined);
     const facts = {
