@@ -65,16 +65,14 @@ function apply() {
   document.querySelector("[data-toggle=noted]").hidden = !Object.values(run.notes).some(Boolean);
   byId("list").classList.toggle("none", !sessions.length);
   for (const chip of byId("agents").children) chip.setAttribute("aria-pressed", String(chip.textContent === plain(wanted.agent) && wanted.agent !== ""));
-  for (const button of document.querySelectorAll("[data-toggle]")) button.setAttribute("aria-pressed", String(wanted[button.dataset.toggle]));
-  for (const [id, name] of FIELDS) if (document.activeElement !== byId(id)) byId(id).value = wanted[name] ?? "";
+  for (const button of TOGGLES) button.setAttribute("aria-pressed", String(wanted[button.dataset.toggle]));
+  for (const field of FIELDS) if (document.activeElement !== field) field.value = wanted[field.dataset.field] ?? "";
   if (list.chosen < 0 || !run.count) followAddress();
   else list.choose(list.chosen);
 }
 
-const FIELDS = [
-  ["search", "text"], ["partition", "partition"], ["agent", "agent"], ["policy", "policy"],
-  ["step-from", "stepFrom"], ["step-to", "stepTo"], ["reward-from", "rewardFrom"], ["reward-to", "rewardTo"],
-];
+// The fields of the filters, and the buttons.
+const FIELDS = [...document.querySelectorAll("[data-field]")], TOGGLES = [...document.querySelectorAll("[data-toggle]")];
 
 function change(wanted) {
   Object.assign(page.wanted, wanted);
@@ -84,7 +82,7 @@ function change(wanted) {
 
 function clear() {
   page.wanted = { ...NO_FILTER };
-  for (const [id] of FIELDS) byId(id).value = "";
+  for (const field of FIELDS) field.value = "";
   apply();
 }
 
@@ -262,13 +260,10 @@ document.addEventListener("keydown", (event) => {
 });
 
 const numberOf = (text) => (text.trim() === "" || Number.isNaN(Number(text)) ? null : Number(text));
-for (const [id, name] of FIELDS) {
-  const element = byId(id), numeric = element.type === "number";
-  element.addEventListener("input", () => change({ [name]: numeric ? numberOf(element.value) : element.value }));
+for (const field of FIELDS) {
+  field.oninput = () => change({ [field.dataset.field]: field.type === "number" ? numberOf(field.value) : field.value });
 }
-for (const button of document.querySelectorAll("[data-toggle]")) {
-  button.onclick = () => change({ [button.dataset.toggle]: !page.wanted[button.dataset.toggle] });
-}
+for (const button of TOGGLES) button.onclick = () => change({ [button.dataset.toggle]: !page.wanted[button.dataset.toggle] });
 byId("clear").onclick = clear;
 narrow.onchange = fold;
 fold();
