@@ -209,6 +209,20 @@ async def test_the_words_of_a_policy_alone_are_streamed_as_they_come(runtime, mo
     assert [text for text in deltas if text] == ["two ", "words"]
 
 
+async def test_a_stream_is_kept_alive_and_ends_with_the_reason_if_it_fails(runtime, monkeypatch):
+    class Fails:
+        async def generate(self, request, n=1):
+            ON_TEXT.get()("two ")
+            await asyncio.sleep(0.1)
+            raise EngineLost("lost")
+
+    monkeypatch.setattr("verl_mas.results.serve.app.ALIVE_S", 0.02)
+    monkeypatch.setitem(runtime.clients, "a", Fails())
+    [reply] = await replies(runtime, {"model": "team/a", "stream": True, **ASK})
+    first, *_, last, _ = reply.text.split("\n\n")
+    assert '"two "' in first and ": still working\n\n" in reply.text and "engine_lost" in last
+
+
 async def test_a_lost_engine_is_named_in_the_log_alone(runtime, monkeypatch, caplog):
     class Lost:
         async def generate(self, request, n=1):

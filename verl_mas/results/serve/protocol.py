@@ -11,7 +11,7 @@ from verl_mas.config.registry import nearest
 from verl_mas.config.values import load_dataclass
 from verl_mas.errors import ConfigError, EngineLost, FaultKind, InvalidInput, SessionFault
 from verl_mas.gateway.dialect import SAMPLING as SETTINGS
-from verl_mas.gateway.dialect import ApiError, Fields, event
+from verl_mas.gateway.dialect import ApiError, Fields
 from verl_mas.gateway.dialects.chat import DONE, ChatWriter, chosen, read_messages, usage_of
 from verl_mas.gateway.endpoints.openai import OpenAIClient
 from verl_mas.gateway.streaming import ActText, Usage
@@ -181,9 +181,6 @@ class ReplyWriter(ChatWriter):
         usage = {"usage": usage_of(found.usage)} if self.request.include_usage else {}
         last = self.chunk({"choices": [], **usage, **(found.ours or {})}) if usage or found.ours else ""
         return f"{last}{DONE}"
-
-    def failed(self, problem: ApiError) -> str:
-        return event(problem.body)
 
 
 def refusal(error: EngineLost | InvalidInput | SessionFault, runtime: Runtime) -> ApiError:
