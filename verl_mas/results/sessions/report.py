@@ -5,7 +5,7 @@ Also the comparison of two runs: their metrics step by step, and their validatio
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from itertools import accumulate, groupby
@@ -44,6 +44,7 @@ GRAD_NORM, SHARED = "actor/grad_norm", "rows/shared_tokens"
 ERRORS = 1.96  # half width of the 95 % interval of a normal distribution, in standard errors
 ACC = "acc"  # verl's name of an accuracy in the info of an outcome
 Task: TypeAlias = tuple[str, str]
+Interval: TypeAlias = Callable[[Sequence[float]], tuple[float | None, float | None]]
 FRAME = "width:100%;height:40em;border:0"
 
 
@@ -340,17 +341,21 @@ def by_step(a: Sequence[Step], b: Sequence[Step]) -> list[MetricDifference]:
     for key in [key for key in watched(a) if key in watched(b)]:
         both = [step for step in a if key in step.values and key in other.get(step.number, {})]
         pairs = [(step.values[key], other[step.number][key]) for step in both]
-        pairs = [pair for pair in pairs if all(map(math.isfinite, pair))][-LAST:]
-        if not pairs:
-            continue
-        before, after = (fmean(values) for values in zip(*pairs, strict=True))
-        low = high = None
-        if len(pairs) > 1:
-            half = ERRORS * stdev(b - a for a, b in pairs) / math.sqrt(len(pairs))
-            low, high = after - before - half, after - before + half
-        over = f"{len(pairs)} steps" if len(pairs) > 1 else "1 step"
-        differences.append(MetricDifference(key, before, after, low, high, over))
+        if pairs := [pair for pair in pairs if all(map(math.isfinite, pair))][-LAST:]:
+            differences.append(difference(key, pairs, normal_interval, "step"))
     return differences
+
+
+def difference(what: str, pairs: Sequence[tuple[float, float]], interval: Interval, unit: str) -> MetricDifference:
+    before, after = map(fmean, zip(*pairs, strict=True))
+    low, high = interval([b - a for a, b in pairs])
+    return MetricDifference(what, before, after, low, high, f"{len(pairs)} {unit}{'s' if len(pairs) > 1 else ''}")
+
+
+def normal_interval(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Return the interval of the mean of the values; None, None for a single value."""
+    half = ERRORS * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return (None, None) if half is None else (fmean(values) - half, fmean(values) + half)
 
 
 def by_task(a: RunReport, b: RunReport) -> list[MetricDifference]:
@@ -363,12 +368,8 @@ def by_task(a: RunReport, b: RunReport) -> list[MetricDifference]:
             if task in theirs:
                 pairs[task[0]].append((value, theirs[task]))
         if pairs:
-            differences = []
-            for source, own in pairs.items():
-                what, (before, after) = f"success of {source}, step {step}", map(fmean, zip(*own, strict=True))
-                low, high = interval([b - a for a, b in own])
-                differences.append(MetricDifference(what, before, after, low, high, f"{len(own)} tasks"))
-            return differences
+            named = {f"success of {source}, step {step}": own for source, own in pairs.items()}
+            return [difference(what, own, interval, "task") for what, own in named.items()]
     return []
 
 
