@@ -354,8 +354,10 @@ def difference(what: str, pairs: Sequence[tuple[float, float]], interval: Interv
 
 def normal_interval(values: Sequence[float]) -> tuple[float | None, float | None]:
     """Return the interval of the mean of the values; None, None for a single value."""
-    half = ERRORS * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    return (None, None) if half is None else (fmean(values) - half, fmean(values) + half)
+    if len(values) == 1:
+        return None, None
+    half = ERRORS * stdev(values) / math.sqrt(len(values))
+    return fmean(values) - half, fmean(values) + half
 
 
 def by_task(a: RunReport, b: RunReport) -> list[MetricDifference]:
