@@ -67,15 +67,6 @@ class SessionSource:
 
 
 @dataclass(frozen=True)
-class IndexEntry:
-    """One session in the index."""
-
-    columns: Fields
-    searched: tuple[str, ...]
-    cut: bool
-
-
-@dataclass(frozen=True)
 class Group:
     """The sessions of one task in one step."""
 
@@ -83,13 +74,13 @@ class Group:
     task: int  # identifies the task: the same number at every step, but another number in validation than in training
     title: str
     uniform: bool  # whether all rewards are equal, so that nothing is learned
-    entries: tuple[IndexEntry, ...]
+    entries: tuple[Fields, ...]  # a session each: COLUMNS, `searched` text, and whether the text was `cut`
     source: str
 
     @property
     def reward(self) -> float:
         """The reward of the first session; 0 if it has none."""
-        found = self.entries[0].columns["reward"]
+        found = self.entries[0]["reward"]
         return float(found) if isinstance(found, int | float) and math.isfinite(found) else 0.0
 
 
@@ -102,7 +93,7 @@ class Page:
     chunks: tuple[tuple[str, int], ...]
 
     @property
-    def entries(self) -> list[IndexEntry]:
+    def entries(self) -> list[Fields]:
         return [entry for group in self.groups for entry in group.entries]
 
 
@@ -124,7 +115,7 @@ def _task_of(record: Record) -> int:
     return hash((record["partition"], *map(str, known)))
 
 
-def _entry(record: Record, searched: int) -> IndexEntry:
+def _entry(record: Record, searched: int) -> Fields:
     acts, task, entry = record["acts"], record["task"], listed(record)
     # Replies come last, so that a cut text has the complete question, answers and faults.
     parts = [
@@ -134,15 +125,16 @@ def _entry(record: Record, searched: int) -> IndexEntry:
         *(f"{act['agent']} {act['malformed'] or ''} {act['text']}" for act in acts),
     ]
     texts, cut = cut_to(parts, searched)
-    columns = {
+    return {
         **{name: getattr(entry, name) for name in LISTED},
         "answer": one_line(entry.answer),
         "malformed": _once(act["agent"] for act in acts if act["malformed"] is not None),
         "faults": _once(entry.faults),
         "tokens": sum(act.get("sampled_tokens", act["response_tokens"]) for act in acts),
         "seconds": round(entry.seconds, 2),
+        "searched": texts,
+        "cut": cut,
     }
-    return IndexEntry(columns, texts, cut)
 
 
 def _once(names: Iterable[str]) -> list[str]:
@@ -200,7 +192,7 @@ def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequenc
     groups = [group for page in pages for group in page.groups]
     entries = [entry for group in groups for entry in group.entries]
     chunks = [chunk for page in pages for chunk in page.chunks]
-    columns = {name: [entry.columns[name] for entry in entries] for name in COLUMNS}
+    columns = {name: [entry[name] for entry in entries] for name in COLUMNS}
     columns["chunk"] = [number for number, (_, size) in enumerate(chunks) for _ in range(size)]
     columns["place"] = [place for _, size in chunks for place in range(size)]
     # Number the tasks in the order of first occurrence.
@@ -237,8 +229,8 @@ def searched_of(number: int) -> int:
 def search_of(pages: Sequence[Page]) -> tuple[str, int]:
     """Return the text that the page searches, a line per session, and the number of sessions whose text was cut."""
     entries = [entry for page in pages for entry in page.entries]
-    shortened = [cut_to(entry.searched, searched_of(len(entries))) for entry in entries]
-    missing = sum(cut or entry.cut for entry, (_, cut) in zip(entries, shortened, strict=True))
+    shortened = [cut_to(entry["searched"], searched_of(len(entries))) for entry in entries]
+    missing = sum(cut or entry["cut"] for entry, (_, cut) in zip(entries, shortened, strict=True))
     return END.join(" ".join(texts) for texts, _ in shortened), missing
 
 
@@ -248,7 +240,7 @@ def curves_of(logged: Mapping[str, Sequence[Step]], pages: Iterable[Page]) -> di
     for mark, step in ((mark, step) for mark, steps in logged.items() for step in steps):
         by_step[step.number].update({f"{mark} {name}".strip(): value for name, value in step.values.items()})
     for page in (page for page in pages if not logged[page.part.run]):
-        given = (entry.columns["reward"] for entry in page.entries)
+        given = (entry["reward"] for entry in page.entries)
         rewards = [reward for reward in given if isinstance(reward, int | float)]
         if rewards:
             name = "val-core/sessions/reward/mean@1" if page.part.partition == "val" else "session/reward/mean"
