@@ -45,7 +45,7 @@ function describe() {
     return chip;
   }));
   byId("search").title = run.cut
-    ? `Searched: question, answers, faults and replies; of ${grouped(run.cut)} long sessions the begin and end of each text`
+    ? `Searched: question, answers, faults and replies; of ${grouped(run.cut)} long sessions the beginning and the end of each text`
     : "Searched: question, answers, faults and the whole text of every reply";
 }
 
@@ -163,7 +163,7 @@ function storyHead(session, rows) {
   const title = make("h2", "", `One task at ${steps.length > 1 ? `steps ${steps.slice(0, -1).join(", ")} and ${steps[steps.length - 1]}` : `step ${steps[0]}`}${two ? " of both runs" : ""}`);
   about.textContent = `Below the task: what each agent wrote at each of these steps of training, and the reward that it earned, from ${number(low)} to ${number(high)} here: more is better.`;
   if (run.groups.task[run.group[session]] === run.story) about.textContent += " It is a typical task: its rewards are nearest to the mean of all.";
-  if (two) about.textContent += " Marked are words that the other run did not write there.";
+  if (two) about.textContent += " Marked words are missing in the reply of the other run.";
   if (steps.length < 2) about.textContent += " No other step has a session of this task: a validation (trainer.test_freq) plays the same tasks again.";
   const moves = [button("quiet", "previous task", () => moveInGroup(-1), "h"), button("quiet", "next task", () => moveInGroup(1), "l")];
   const bar = make("div", "group", ...moves, button("quiet", "all sessions", () => show(""), "s"), link("story", session));
@@ -183,7 +183,7 @@ function addressOf(mode, session) {
 }
 
 function link(mode, session) {
-  const title = "The address of this view: what begins with # is true wherever the page lies";
+  const title = "The address of this view. Its part from # on works for every copy of the page";
   return set(make("a", "quiet", "link"), { href: addressOf(mode, session), title });
 }
 

@@ -182,7 +182,7 @@ class Transcript {
     const same = this.other?.acts.find((one) => one.committed && ["agent", "instance", "turn", "line"].every((name) => one[name] === act[name]));
     if (!same) return [textBlock(act.text, "reply")];
     const most = Math.max(act.text.length, same.text.length);
-    return most <= MOST_MARKED ? [differing(act.text, same.text)] : [textBlock(act.text, "reply"), make("p", "none", `Without marks: a reply of more than ${grouped(MOST_MARKED)} characters.`)];
+    return most <= MOST_MARKED ? [differing(act.text, same.text)] : [textBlock(act.text, "reply"), make("p", "none", `Differences are not marked, because a reply has more than ${grouped(MOST_MARKED)} characters.`)];
   }
 
   // Reward and advantage. Side and colour of a bar show the sign of the advantage.
