@@ -37,8 +37,7 @@ import torch
 from kill_teams import TEAMS, write_rows
 from warm_python import WarmPython
 
-from verl_mas.run_folder.session_files import files_of
-from verl_mas.run_folder.session_table import read_lines
+from verl_mas.run_folder.session_files import files_of, read_lines
 from verl_mas.verl_.row import RowKey
 
 TESTS = Path(__file__).parents[1] / "tests"

@@ -33,8 +33,7 @@ from verl_mas.results.sessions.reader import SessionIndex, read_sessions
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.run_folder.disk import size_of
 from verl_mas.run_folder.records import Record, listed, packed, plain, unpacked
-from verl_mas.run_folder.session_files import file_of, write_advantages
-from verl_mas.run_folder.session_table import SUFFIX, write_table
+from verl_mas.run_folder.session_files import TABLE, file_of, write_advantages, write_table
 from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import Generation, Request, Task, Workflow
 from verl_mas.workflow.agents import resolve_agents
@@ -198,7 +197,7 @@ def listing(lines: Sequence[bytes], sessions: int = 20_000) -> None:
     with tempfile.TemporaryDirectory() as folder:
         per_step, entries = len(lines), [listed(unpacked(line)) for line in lines]
         for step in range(sessions // per_step):
-            path = file_of(folder, False, step, "a", "b", SUFFIX)
+            path = file_of(folder, False, step, "a", "b", TABLE)
             path.parent.mkdir(exist_ok=True)
             write_table(path, lines, entries)
         begin = time.process_time()
@@ -219,7 +218,7 @@ def again(folder: Path) -> None:
         by_step.setdefault(record["step"], []).append(record)
     with tempfile.TemporaryDirectory() as made:
         for step, found in by_step.items():
-            path = file_of(made, False, step, "a", "b", SUFFIX)
+            path = file_of(made, False, step, "a", "b", TABLE)
             path.parent.mkdir(exist_ok=True)
             write_table(path, [*map(packed, found)], [*map(listed, found)])
             known = {act["key"]: act["advantage"] for record in found for act in record["acts"]}

@@ -17,7 +17,7 @@ def export(tmp_path, capsys):
 
 
 def test_tables_are_written_and_skipped_acts_are_counted(export, tmp_path):
-    counted = "2 sessions\n1 acts left out with a reward below 0.5\n1 rows\n"
+    counted = "2 sessions\n1 acts skipped: a reward below 0.5\n1 rows\n"
     assert export("sft", "--min-reward", "0.5") == f"{tmp_path / 'out'}\n{counted}"
     assert pyarrow.parquet.read_table(tmp_path / "out")["reward"].to_pylist() == [1.0]
     assert json.loads(export("preferences", "--json", "--force"))["counts"]["rows"] == 1

@@ -4,14 +4,12 @@ import json
 
 import pyarrow
 import pyarrow.parquet as pq
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from view_runs import act, session
 
-from verl_mas.errors import DataError
 from verl_mas.run_folder.records import EXCERPT, left_out, listed, packed, unpacked
-from verl_mas.run_folder.session_table import read_entries, read_lines, write_table
+from verl_mas.run_folder.session_files import read_entries, read_lines, write_table
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 NUMBER = st.floats(allow_nan=False, allow_infinity=False)
@@ -86,9 +84,3 @@ def test_an_entry_of_another_version_is_read_with_what_both_know_and_a_session_l
     assert (entry.key, entry.step, entry.status, entry.faults) == ("u_1", 2, "", ())
     record = unpacked(packed(left_out("u", 3, 2, "train")))
     assert listed(record).left_out and listed(record).key == "u_3"
-
-
-def test_a_record_that_is_not_json_is_refused_with_the_reason():
-    record = {**record_with(), "outcome": {"info": {(1, 2): 0.5}}}
-    with pytest.raises(DataError, match=r"session u_0: keys must be str(.|\n)*use text as keys"):
-        packed(record)

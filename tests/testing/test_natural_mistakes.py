@@ -27,7 +27,7 @@ class Mine(Workflow):
 """
 RUN = "async def run(self, task, team):\n        return Outcome(answer=await team.a.act('q'), reward=1.0)\n"
 TABLE = yaml.safe_load((Path(__file__).parent / "natural_mistakes.yaml").read_text())
-MISTAKES = [pair for entry in TABLE for pair in entry.items()]
+MISTAKES = [pair for entry in TABLE["lines"] for pair in entry.items()]
 
 
 def tried(code: str):
@@ -71,35 +71,9 @@ def team(tmp_path, monkeypatch):
     return write
 
 
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        (f'agents = ("solver")\n    {RUN}', "fix:  agents = ('solver',)"),
-        (f'agents = "solver"\n    {RUN}', "fix:  agents = ('solver',)"),
-        (f'agents = ("a", "a")\n    {RUN}', "'a' is there twice"),
-        (f'agents = {{"a", "b"}}\n    {RUN}', "agents are a tuple of names"),
-        (f'agents = ("session",)\n    {RUN}', "rename the agent"),
-        (RUN, "a workflow names at least one agent"),
-        ('agents = ("a",)\n', "has no `run`"),
-        (f'agents = ("a",)\n    {RUN.removeprefix("async ")}', "'await' outside async function"),
-        (
-            'agents = ("a",)\n    def run(self, task, team):\n        return Outcome(reward=1.0)\n',
-            "write `async def run`",
-        ),
-        (f'agents = ("a",)\n    {RUN.replace(", team)", ")")}', "write `async def run(self, task, team)`"),
-        (f'agents = ("a",)\n    rounds: int = "two"\n    {RUN}', "Mine.rounds"),
-        (f'agents = ("a",)\n    seen: list = []\n    {RUN}', "use default_factory"),
-        (f'agents = ("a", "b")\n    {RUN}', "note: b acts in no case"),
-        (
-            f'agents = ("a",)\n    seen = []\n    {RUN.rstrip()}\n'.replace(
-                "return", "self.seen.append(1)\n        return"
-            ),
-            "sessions change seen, which belongs to the class",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("body", "says"), TABLE["classes"])
 def test_a_mistake_in_a_class_is_answered_without_a_traceback(team, capsys, body, says):
-    team(body)
+    team(body.replace("RUN", RUN))
     said = output_of(capsys, "try", "team.py:Mine", code=0 if says.startswith("note") else 1)
     assert says in said and said.count("rule:") + said.count("note:") + said.count("ended in") == 1, said
 

@@ -31,8 +31,7 @@ def main(argv: list[str]) -> int:
         raise UsageError("--force without --html", rule="it replaces the file of --html", fix="give --html")
     if page is not None and free(page, options.force).suffix != ".html":
         raise ConfigError(f"--html {page}", rule="it is an HTML file", fix=f"use --html {page.with_suffix('.html')}")
-    from verl_mas.results.sessions.comparison import compare
-    from verl_mas.results.sessions.report import report
+    from verl_mas.results.sessions.report import compare, report
     from verl_mas.results.sessions.run import open_run
 
     reports = [report(open_run(folder)) for folder in options.run]

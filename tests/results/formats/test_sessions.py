@@ -14,4 +14,4 @@ def test_records_are_those_of_the_steps_and_damaged_ones_are_counted(tmp_path):
     assert next(records)["step"] == 2
     next((run.trajectories / "train").glob("000003-*")).write_text("cut")
     assert list(records) == []
-    assert +counts == {"sessions": 1, "sessions left out with a damaged record": 1}
+    assert +counts == {"sessions": 1, "sessions skipped: damaged records": 1}

@@ -115,35 +115,16 @@ def test_an_export_without_all_policies_or_agents_is_refused(folder, tmp_path):
         verl_mas.load(tmp_path)
 
 
-HOSTILE = {
-    "plugins[0]: plugin.py": {"plugins": ["plugin.py"]},
-    "plugins[0]: verl_mas.evil.py": {"plugins": ["verl_mas.evil.py"]},
-    "plugins[0]: verl_mas./../evil": {"plugins": ["verl_mas./../evil"]},
-    "workflow.path: team.py": {"workflow": {"name": "single", "path": "team.py"}},
-    "tools.function_tool_path: tools.py": {"tools": {"function_tool_path": "tools.py"}},
-    "mcp.x.command: touch FILE": {"mcp": {"x": {"command": ["touch", "FILE"]}}},
-    "mcp.x.pass_env: SECRET": {"mcp": {"x": {"command": ["cat"], "pass_env": ["SECRET"]}}},
-    "verl.reward.custom_reward_function.path: f.py": {"verl": {"reward.custom_reward_function.path": "f.py"}},
-    "verl.data.custom_cls.name: x": {"verl": {"data.custom_cls.name": "x"}},
-    "policies.main.remote.api_key_env: SECRET": {
-        "policies": {"main": {"remote": {"base_url": "http://evil/v1", "model": "m", "api_key_env": "SECRET"}}}
-    },
-}
-
-
-@pytest.mark.parametrize(("says", "given"), HOSTILE.items())
-def test_what_a_team_of_others_would_run_or_send_is_refused_until_it_is_trusted(says, given, tmp_path, monkeypatch):
-    monkeypatch.setenv("SECRET", "s")
+def test_a_team_of_others_that_would_run_something_is_refused_until_it_is_trusted(tmp_path):
+    made = tmp_path / "made"
     team = {"format": 1, "workflow": {"name": "single"}, "agents": {"solver": {}}}
-    team["policies"] = {"main": {"folder": "main"}}
-    (tmp_path / "team.yaml").write_text(yaml.safe_dump({**team, **given}).replace("FILE", str(tmp_path / "made")))
-    with pytest.raises(ConfigError) as refused:
+    team |= {"policies": {"main": {"folder": "main"}}, "mcp": {"x": {"command": ["touch", str(made)]}}}
+    (tmp_path / "team.yaml").write_text(yaml.safe_dump(team))
+    with pytest.raises(ConfigError, match=r"mcp\.x\.command: touch (.|\n)*--trust-remote-code"):
         verl_mas.load(tmp_path)
-    assert says.replace("FILE", str(tmp_path / "made")) in str(refused.value)
-    assert "--trust-remote-code" in refused.value.fix and not (tmp_path / "made").exists()
-    (tmp_path / "team.yaml").write_text(yaml.safe_dump({**team, "plugins": ["verl_mas.workflows.single"]}))
     with pytest.raises(ConfigError, match="main is not there"):
-        verl_mas.load(tmp_path)
+        verl_mas.load(tmp_path, trust_remote_code=True)
+    assert not made.exists()
 
 
 def test_an_endpoint_that_is_down_or_serves_something_else_is_refused(folder, serve):
@@ -225,7 +206,21 @@ async def test_the_words_of_a_policy_alone_are_streamed_as_they_come(runtime, mo
     monkeypatch.setitem(runtime.clients, "a", Spoken())
     [reply] = await replies(runtime, {"model": "team/a", "stream": True, **ASK})
     deltas = [event["choices"][0]["delta"].get("content") for event in events(reply)]
-    assert deltas[:2] == ["two ", "words"]
+    assert [text for text in deltas if text] == ["two ", "words"]
+
+
+async def test_a_stream_is_kept_alive_and_ends_with_the_reason_if_it_fails(runtime, monkeypatch):
+    class Fails:
+        async def generate(self, request, n=1):
+            ON_TEXT.get()("two ")
+            await asyncio.sleep(0.1)
+            raise EngineLost("lost")
+
+    monkeypatch.setattr("verl_mas.results.serve.app.ALIVE_S", 0.02)
+    monkeypatch.setitem(runtime.clients, "a", Fails())
+    [reply] = await replies(runtime, {"model": "team/a", "stream": True, **ASK})
+    first, *_, last, _ = reply.text.split("\n\n")
+    assert '"two "' in first and ": still working\n\n" in reply.text and "engine_lost" in last
 
 
 async def test_a_lost_engine_is_named_in_the_log_alone(runtime, monkeypatch, caplog):

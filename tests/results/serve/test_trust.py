@@ -2,9 +2,11 @@
 
 import re
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+import yaml
 
 from verl_mas.config.values import load_dataclass
 from verl_mas.results.serve.trust import asks
@@ -43,32 +45,6 @@ def test_every_argument_of_a_shipped_workflow_is_declared_as_data_or_asked_for()
     assert {place for place, safe in declared.items() if not safe} == ASKED
 
 
-@pytest.mark.parametrize(
-    ("args", "asked"),
-    [
-        ({"name": "world", "args": {"world": "evil.py:Evil"}}, "world: evil.py:Evil"),
-        ({"name": "world", "args": {"world": "pettingzoo/evil:make"}}, "world: pettingzoo/evil:make"),
-        ({"name": "world", "args": {"world": "pettingzoo/a", "options": {"describe": "evil:f"}}}, "options: evil:f"),
-        ({"name": "coder_tester", "args": {"execution": {"packages": ["evil"]}}}, "execution.packages: evil"),
-        ({"name": "coder_tester", "args": {"execution": {"executor": "evil:make"}}}, "execution.executor: evil:make"),
-        ({"name": "rated", "args": {"of": "world", "settings": {"world": "evil.py:E"}}}, "settings.world: evil.py:E"),
-        ({"name": "search_team", "args": {"retriever": "http://evil/r"}}, "retriever: http://evil/r"),
-        ({"name": "unknown", "args": {"anything": ["evil"]}}, "anything: evil"),
-        ({"name": "program", "args": {"function": "team.py:team"}}, "function: team.py:team"),
-        ({"name": "program", "args": {"command": ["sh", "-c", "x"]}}, "command: sh -c x"),
-        ({"name": "solver_verifier", "args": {"score": "math", "max_rounds": 3, "form": "box"}}, None),
-        ({"name": "world", "args": {"world": "open_spiel/kuhn_poker(players=3)", "options": {"seed": 3}}}, None),
-        ({"name": "coder_tester", "args": {"execution": {"executor": "contained", "cpu_s": 1.0}}}, None),
-    ],
-)
-def test_what_an_argument_would_load_or_send_is_asked_for(args, asked):
-    assert list(asks(team(workflow=args))) == ([f"workflow.args.{asked}"] if asked else [])
-
-
-def test_addresses_are_asked_for():
-    remote = {"base_url": "http://host/v1", "model": "m", "api_key_env": "THE_KEY"}
-    servers = {"files": {"url": "http://host:3/mcp"}, "program": {"command": ["serve"], "pass_env": ["TOKEN"]}}
-    assert {one.partition(": ")[0] for one in asks(team(policies={"main": {"remote": remote}}, mcp=servers))} == {
-        *("mcp.files.url", "mcp.program.command", "mcp.program.pass_env"),
-        *("policies.main.remote.base_url", "policies.main.remote.api_key_env"),
-    }
+@pytest.mark.parametrize(("settings", "asked"), yaml.safe_load((Path(__file__).parent / "asked.yaml").read_text()))
+def test_code_files_and_addresses_of_a_team_are_asked_for(settings, asked):
+    assert list(asks(team(**settings))) == asked

@@ -6,8 +6,7 @@ from commands import output_of
 from view_runs import act, session, write_run, write_timeline
 
 from verl_mas.errors import DataError
-from verl_mas.results.sessions.comparison import compare
-from verl_mas.results.sessions.report import report
+from verl_mas.results.sessions.report import compare, report
 from verl_mas.results.sessions.run import open_run
 from verl_mas.run_folder.about import AboutFile
 from verl_mas.run_folder.metrics.file import MetricsFile

@@ -3,7 +3,6 @@ import yaml
 
 from verl_mas.errors import DataError
 from verl_mas.results.sessions.run import open_run
-from verl_mas.run_folder.metrics.file import MetricsFile
 
 
 def describe(folder, config, *attempts):
@@ -16,17 +15,7 @@ def run(tmp_path):
     folder = tmp_path / "run"
     (folder / "trajectories").mkdir(parents=True)
     describe(folder, {"mas": {"trajectories": {"dir": None}}}, {"command": "x"})
-    MetricsFile(folder).log({"a": 1}, 1)
     return folder
-
-
-def test_a_run_has_its_settings_metrics_and_sessions(run):
-    found = open_run(run)
-    assert found.folder == run
-    assert found.config.mas.trajectories.dir is None
-    assert found.about == {"format": 1, "attempts": [{"command": "x"}]}
-    assert [(step.number, step.values) for step in found.steps()] == [(1, {"a": 1.0})]
-    assert found.trajectories == run / "trajectories"
 
 
 def test_a_relative_folder_of_sessions_is_in_that_in_which_the_run_was_started_last(run, tmp_path, monkeypatch):

@@ -37,15 +37,6 @@ def test_a_run_that_resumes_drops_the_steps_after_its_checkpoint_and_keeps_them_
     assert values(tmp_path) == {1: {"a": 2}} and len(read_steps(tmp_path / DROPPED)) == 6
 
 
-def test_a_line_that_was_cut_is_left_out_and_does_not_spoil_the_next_one(tmp_path):
-    MetricsFile(tmp_path).log({"a": 1}, 1)
-    with (tmp_path / FILE).open("a") as file:
-        file.write('{"step": 2, "metr')
-    assert values(tmp_path) == {1: {"a": 1}}
-    MetricsFile(tmp_path, resumed=1).log({"a": 2}, 2)
-    assert values(tmp_path) == {1: {"a": 1}, 2: {"a": 2}}
-
-
 def test_a_file_of_verls_logger_is_read_too(tmp_path):
     (tmp_path / "log.jsonl").write_text('{"step": 1, "data": {"a": 1}}\n{"step": 2, "data": {"a": null, "t": "x"}}\n')
     first, second = read_steps(tmp_path / "log.jsonl")

@@ -26,7 +26,7 @@ def write_trajectories(records: Iterable[Record], out: Path, counts: Counter[str
             name = f"{max(record['step'], 0):06d}-{number:06d}-{record['uid']}_{record['session']}.json"
             text = json.dumps(_of_team(record, team))
             (folder / re.sub(r"[^\w.-]", "_", name)).write_text(text)
-            counts["images left out, with [image] in their place"] += text.count("[image]")
+            counts["images replaced by [image]"] += text.count("[image]")
 
 
 def _of_team(record: Record, team: str) -> Record:

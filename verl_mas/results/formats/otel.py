@@ -24,7 +24,7 @@ def write_spans(records: Iterable[Record], out: Path, counts: Counter[str], team
         for record in records:
             text = json.dumps(trace(record, team))
             lines.write(f"{text}\n")
-            counts["images left out, with [image] in their place"] += text.count("[image]")
+            counts["images replaced by [image]"] += text.count("[image]")
 
 
 def trace(record: Record, team: str) -> Record:

@@ -20,11 +20,11 @@ def records_of(run: RunFolder, part: str, steps: tuple[int, int] | None, counts:
         value = f"{run.folder} has no sessions of {part}" + (f" in --steps {first}-{last}" if steps else "")
         rule = "mas.trajectories.enabled=true writes them to trajectories/ of its run, or to mas.trajectories.dir"
         raise DataError(value, rule=rule, fix="set it, wait for the first step, or give other --steps or --validation")
-    counts["sessions left out that the run did not record (sampling_rate, max_gib)"] = index.left_out
+    counts["sessions skipped: the run did not record them (sampling_rate, max_gib)"] = index.left_out
     for record in index.records(entries):
         counts["sessions"] += 1
         yield record
-    counts["sessions left out with a damaged record"] = len(entries) - counts["sessions"]
+    counts["sessions skipped: damaged records"] = len(entries) - counts["sessions"]
 
 
 def act_messages(act: Record) -> tuple[list[Record], list[Record]]:

@@ -18,7 +18,7 @@ def chats(records: Iterable[Record], counts: Counter[str], min_reward: float | N
     for act in _acts_of_whole_texts(records, counts):
         if min_reward is not None and (act["reward"] is None or act["reward"] < min_reward):
             below = f"a reward below {min_reward:g}" if act["reward"] is not None else "no reward"
-            counts[f"acts left out with {below}"] += 1
+            counts[f"acts skipped: {below}"] += 1
         else:
             yield {"messages": act.pop("prompt") + act.pop("reply"), **act}
 
@@ -29,15 +29,15 @@ def preferences(records: Iterable[Record], counts: Counter[str]) -> Iterator[Rec
     by_prompt = defaultdict(list)
     for act in _acts_of_whole_texts(records, counts):
         if act["reward"] is None:
-            counts["acts left out with no reward"] += 1
+            counts["acts skipped: no reward"] += 1
             continue
         by_prompt[act["step"], act["task"], act["agent"], json.dumps(act["prompt"])].append(act)
     for acts in by_prompt.values():
         best, worst = (choose(acts, key=lambda act: act["reward"]) for choose in (max, min))
         if best["reward"] == worst["reward"] or best["reply"] == worst["reply"]:
-            counts["acts left out as no other one of agent and task has the prompt and another reward"] += len(acts)
+            counts["acts skipped: no act of their agent and task has the same prompt and another reward"] += len(acts)
         else:
-            counts["acts left out between the best and the worst of their prompt"] += len(acts) - 2
+            counts["acts skipped: neither the best nor the worst of their prompt"] += len(acts) - 2
             pair = {"chosen": best["reply"], "rejected": worst["reply"]}
             pair |= {"reward_chosen": best["reward"], "reward_rejected": worst["reward"]}
             yield pair | {name: best[name] for name in ("prompt", "agent", "policy", "step", "task")}
@@ -50,13 +50,13 @@ def _acts_of_whole_texts(records: Iterable[Record], counts: Counter[str]) -> Ite
             prompt, reply = act_messages(act)
             texts = [message["content"] for message in prompt + reply]
             if record["status"] != "finished":
-                counts[f"acts left out of sessions that were {record['status']}"] += 1
+                counts[f"acts skipped: their session was {record['status']}"] += 1
             elif act["probe"]:
-                counts["acts left out that only tell how a candidate ends"] += 1
+                counts["acts skipped: probes, which only measure how a candidate ends"] += 1
             elif any("[image]" in text for text in texts):
-                counts["acts left out with an [image]"] += 1
+                counts["acts skipped: an [image]"] += 1
             elif any(map(CUT.search, texts)):
-                counts["acts left out with a text that mas.trajectories.max_text_chars cut"] += 1
+                counts["acts skipped: a text that mas.trajectories.max_text_chars cut"] += 1
             else:
                 numbers = {"agent": act["agent"], "policy": act["policy"], "reward": act["reward"]["score"]}
                 yield {"prompt": prompt, "reply": reply, **numbers, **place}
@@ -66,7 +66,7 @@ def write_table(rows: Iterable[Record], out: Path, counts: Counter[str]) -> None
     import pyarrow.parquet
 
     if not (found := list(rows)):
-        rule = "a row is an act, or two acts with one prompt and different rewards"
+        rule = "a row is an act, or a pair of acts with the same prompt and different rewards"
         raise DataError(f"no rows: {dict(counts)}", rule=rule, fix="use other --steps, or a lower --min-reward")
     with whole_file(out) as new:
         # The column for calls exists only if a message has a call, because some chat templates treat an empty field as

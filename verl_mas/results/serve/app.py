@@ -17,11 +17,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from verl_mas.errors import EngineLost, InvalidInput, SessionFault, failures
-from verl_mas.gateway.dialect import ApiError
+from verl_mas.gateway.dialect import ApiError, event
 from verl_mas.gateway.server import key_of, read_body
 from verl_mas.gateway.streaming import ActText, Listener, Listening
-from verl_mas.results.serve.replies import Answers, ReplyWriter, refusal
-from verl_mas.results.serve.requests import ChatRequest, read_request
+from verl_mas.results.serve.protocol import Answers, ChatRequest, ReplyWriter, read_request, refusal
 from verl_mas.results.serve.runtime import Runtime, checked_sampling
 from verl_mas.util.bodies import while_connected
 from verl_mas.util.text import is_loopback
@@ -107,8 +106,11 @@ class TeamServer:
         async def all_chunks() -> AsyncGenerator[str, None]:
             async with aclosing(chunks):
                 yield first
-                async for chunk in chunks:
-                    yield chunk
+                try:
+                    async for chunk in chunks:
+                        yield chunk
+                except ApiError as problem:
+                    yield event(problem.body)
 
         return StreamingResponse(all_chunks(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
@@ -120,33 +122,28 @@ class TeamServer:
             streamed = self._alone_on(asked.policy).name if asked.n == 1 else None
         elif streamed is not None and self.runtime.agents[streamed].spec.tools:
             streamed = None
-        events: asyncio.Queue[ActText | None] = asyncio.Queue()
+        texts: asyncio.Queue[ActText | None] = asyncio.Queue()
         with self._counted():
-            answers = asyncio.ensure_future(self._answers(asked, events.put_nowait))
-            answers.add_done_callback(lambda _: events.put_nowait(None))
-            sent = False
+            answers = asyncio.ensure_future(self._answers(asked, texts.put_nowait))
+            answers.add_done_callback(lambda _: texts.put_nowait(None))
             try:
-                while (event := await _next(events)) is not None:
-                    if event is _SILENCE:
-                        sent = True
+                while True:
+                    try:
+                        text = await asyncio.wait_for(texts.get(), ALIVE_S)
+                    except asyncio.TimeoutError:
                         yield ": still working\n\n"
                         continue
+                    if text is None:
+                        break
                     if asked.extension.transcript:
-                        sent = True
-                        yield writer.act(event)
-                    if event.agent == streamed and event.text:
-                        delta = {"content": event.text} if sent_text else _opening(event.text)
-                        sent, sent_text = True, sent_text + event.text
+                        yield writer.act(text)
+                    if text.agent == streamed and text.text:
+                        delta = {"content": text.text} if sent_text else _opening(text.text)
+                        sent_text += text.text
                         yield writer.piece(delta)
-                try:
-                    found = answers.result()
-                    if not found.answers[0].text.startswith(sent_text):
-                        raise ApiError(500, "the session was tried again after a part of the answer was sent")
-                except ApiError as problem:
-                    if not sent:
-                        raise
-                    yield writer.failed(problem)
-                    return
+                found = answers.result()
+                if not found.answers[0].text.startswith(sent_text):
+                    raise ApiError(500, "the session was tried again after a part of the answer was sent")
                 for number, answer in enumerate(found.answers):
                     # Send only the part of the first answer that has not been streamed yet.
                     before = sent_text if number == 0 else ""
@@ -241,16 +238,6 @@ class _Timed:
             await self._app(scope, receive, sent)
         finally:
             self._seconds.labels(status).observe(time.monotonic() - start)
-
-
-_SILENCE = ActText("", 0)
-
-
-async def _next(events: asyncio.Queue[ActText | None]) -> ActText | None:
-    try:
-        return await asyncio.wait_for(events.get(), ALIVE_S)
-    except (TimeoutError, asyncio.TimeoutError):
-        return _SILENCE
 
 
 def _opening(text: str) -> dict[str, object]:

@@ -21,16 +21,8 @@ from verl_mas.results.serve import model
 from verl_mas.results.serve.adapter import LORA_FILE, SavedAdapter
 from verl_mas.results.serve.trust import asks
 from verl_mas.results.sessions.run import is_run, open_run
-from verl_mas.run_folder.checkpoints import (
-    POINTER,
-    RUN_FILE,
-    Checkpoint,
-    folder_of_step,
-    last,
-    read,
-    step_of,
-    whole_checkpoints,
-)
+from verl_mas.run_folder import checkpoints
+from verl_mas.run_folder.checkpoints import POINTER, RUN_FILE, Checkpoint
 from verl_mas.run_folder.disk import replaced, write_whole, writing
 from verl_mas.run_folder.metrics.file import Step, series
 from verl_mas.run_folder.metrics.names import CORE, control_of
@@ -57,18 +49,18 @@ Curve: TypeAlias = tuple[list[int], list[float]]
 def find_checkpoint(folder: Path, step: int | None = None) -> Checkpoint:
     """Find a checkpoint: the folder itself, the checkpoint of a step, or the latest checkpoint in a run's folder."""
     if step is not None:
-        if step_of(folder) is not None:
+        if checkpoints.step_of(folder) is not None:
             rule = "a step is chosen from a run's folder"
             raise ConfigError(f"--step {step} of {folder}", rule=rule, fix=f"give {folder.parent}, or leave out --step")
-        folder = folder_of_step(folder, step)
+        folder = checkpoints.folder_of_step(folder, step)
     found: Checkpoint | str
     if not folder.is_dir():
         found = f"{folder} is {'no folder' if folder.exists() else 'not there'}"
     else:
-        found = last(folder) if step_of(folder) is None else read(folder)
+        found = checkpoints.last(folder) if checkpoints.step_of(folder) is None else checkpoints.read(folder)
     if isinstance(found, Checkpoint):
         return found
-    whole = whole_checkpoints(folder if step_of(folder) is None else folder.parent)
+    whole = checkpoints.whole_checkpoints(folder if checkpoints.step_of(folder) is None else folder.parent)
     rule = "a complete checkpoint is exported: the folder global_step_N of a run, or the run's folder for its latest"
     known = ", ".join(str(checkpoint.folder) for checkpoint in whole)
     fix = f"give one of {known}" if known else "give trainer.default_local_dir of a run"

@@ -15,8 +15,7 @@ from typing import Literal, TypeAlias
 from verl_mas.errors import DataError
 from verl_mas.run_folder import session_files
 from verl_mas.run_folder.records import Listed, Record, listed, unpacked
-from verl_mas.run_folder.session_files import SessionFile, current
-from verl_mas.run_folder.session_table import SUFFIX, read_entries, read_lines
+from verl_mas.run_folder.session_files import TABLE, SessionFile, current, read_entries, read_lines
 
 Attempts: TypeAlias = Literal["last", "all"]
 # Size of each cache (lines by file, advantages by step). It is small because sessions are mostly read in order.
@@ -180,7 +179,7 @@ def entries_of(file: SessionFile) -> list[SessionEntry]:
     """List the sessions in a file. Damaged parts are skipped with a warning."""
     path = current(file.path)
     try:
-        rows = [*(enumerate(read_entries(path)) if path.suffix == SUFFIX else _listed_in(path))]
+        rows = [*(enumerate(read_entries(path)) if path.suffix == TABLE else _listed_in(path))]
         if not rows:
             logger.warning("%s is empty: the sessions that it had are gone", path)
         return [
@@ -209,16 +208,13 @@ def _session_of(act: str) -> str:
 def with_uniform(entries: Iterable[SessionEntry]) -> list[SessionEntry]:
     """Return the entries of one step with `uniform` set: whether each agent has equal rewards throughout the group."""
     entries = list(entries)
-    groups: dict[tuple[str | None, str], list[SessionEntry]] = defaultdict(list)
+    rewards: dict[tuple[str | None, str], list[Mapping[str, Sequence[float]]]] = defaultdict(list)
     for entry in entries:
         if entry.status != "dropped":
-            groups[entry.attempt, entry.uid].append(entry)
+            rewards[entry.attempt, entry.uid].append(entry.scores or {})
     uniform = {}
-    for key, group in groups.items():
-        rewards: dict[str, set[float]] = defaultdict(set)
-        for entry in group:
-            for agent, bounds in (entry.scores or {}).items():
-                rewards[agent].update(bounds)
+    for key, group in rewards.items():
+        given = {(agent, reward) for scores in group for agent, bounds in scores.items() for reward in bounds}
         if len(group) > 1:
-            uniform[key] = all(len(values) == 1 for values in rewards.values())
+            uniform[key] = len(given) == len({agent for agent, _ in given})
     return [replace(entry, uniform=uniform.get((entry.attempt, entry.uid))) for entry in entries]

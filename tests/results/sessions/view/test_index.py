@@ -2,7 +2,7 @@
 
 from view_runs import act, session
 
-from verl_mas.results.sessions.view.index import Page, StepPart, cut_to, groups_of, index_of, search_of, story_of
+from verl_mas.results.sessions.view.index import Page, StepPart, cut_to, groups_of, index_of, story_of
 
 
 def page(*records: dict, step: int = 1, chunks: tuple[tuple[str, int], ...] = ()) -> Page:
@@ -48,13 +48,6 @@ def test_the_page_opens_with_a_typical_task_of_the_first_source_at_four_of_the_s
     pages.append(page(session(9, "9-0", task=session()["task"] | {"index": 9}), step=9))
     assert [[group.uid for _, group in found] for found in story_of(pages)] == [["0-1"], ["1-1"], ["3-1"], ["4-1"]]
     assert index_of(pages, {})["story"] == index_of(pages, {})["groups"]["task"][1] and story_of([]) == []
-
-
-def test_replies_answers_and_faults_are_searched():
-    fault = {"attempt": 0, "kind": "timeout", "agent": None, "turn": None, "cause": "Slow\nEngine", "traceback": ""}
-    text, cut = search_of([page(session(faults=[fault], acts=[act(text="Lamps\u2028and  BRICKS")]))])
-    assert "slow engine" in text and "lamps and bricks" in text and "2 + 2?" in text and "sums" in text
-    assert cut == 0 and "\n" not in text
 
 
 def test_a_text_that_is_too_long_keeps_its_begin_and_its_end():

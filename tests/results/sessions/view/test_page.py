@@ -191,3 +191,10 @@ def test_a_live_page_that_is_opened_before_the_first_session_gets_what_is_new_an
     assert view.count == len(bodies(page)) == 14 and after["live"] != before["live"]
     kept = set(before) & set(after) - {"index", "search", "live"}
     assert {name[:12] for name in kept} >= {"train-000001", "train-000002"}
+
+
+def test_a_live_page_with_a_limit_has_the_newest_sessions(run):
+    page, view = write_view(run, ViewOptions(limit=6), live=True)
+    write_run(run, [session(4, "4-0", number) for number in range(3)], worker="1")
+    assert refresh(page, view)
+    assert (index_of(page)["blocks"]["step"], index_of(page)["blocks"]["size"]) == ([3, 4], [3, 3])

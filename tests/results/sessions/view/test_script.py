@@ -20,7 +20,9 @@ SESSIONS = [
     session(1, "1-0", 0, 0.0),
     session(1, "1-0", 1, 1.0, acts=[act("solver", "lamps and bricks", policy="big"), act("checker", malformed="none")]),
     session(1, "1-1", 0, None, status="dropped", acts=[act("solver", malformed="cut")]),
-    session(1, "1-1", 1, -2.0, faults=[{"kind": "timeout", "cause": "Slow", "agent": None, "turn": None}]),
+    session(
+        1, "1-1", 1, -2.0, faults=[{"kind": "timeout", "cause": "Slow\u2028Full\nstop", "agent": None, "turn": None}]
+    ),
     session(2, "2-0", 0, 1.0, uniform=True, acts=[act("solver", "Lamps only", sampled_tokens=900)]),
     session(2, "2-0", 1, 1.0, uniform=True, acts=[act("solver", "bricks, then lamps")]),
 ]

@@ -4,7 +4,7 @@ const byId = (id) => document.getElementById(id);
 const verlMasView = new Store(document.documentElement.dataset.folder);
 const shared = { unfolded: false, choose: (session) => choose(session), show, keepNote, link };
 // `mode`: how a session is shown: alone (""), beside its group, or as the story of its task.
-const page = { run: null, search: null, wanted: { ...NO_FILTER }, order: "newest", transcripts: [], mode: "", version: null };
+const page = { run: null, search: null, wanted: { ...NO_FILTER }, mode: "", version: null };
 const list = new List(byId("list"), byId("rows"), (session) => leaveStory(session));
 const curves = new Curves(byId("curves"), (step) => {
   if (!list.showStep(step)) return;
@@ -45,7 +45,7 @@ function describe() {
     return chip;
   }));
   byId("search").title = run.cut
-    ? `Searched: question, answers, faults and replies; of ${grouped(run.cut)} long sessions the begin and end of each text`
+    ? `Searched: question, answers, faults and replies; of ${grouped(run.cut)} long sessions the beginning and the end of each text`
     : "Searched: question, answers, faults and the whole text of every reply";
 }
 
@@ -57,26 +57,22 @@ function options(select, all, names) {
 // Apply the filters, and draw the remaining sessions.
 function apply() {
   const { run, wanted } = page;
-  page.hits = searched(page.search, wanted.text);
-  const found = filtered(run, wanted, page.hits);
-  const sessions = ordered(run, found, page.order);
-  list.open(run, sessions, page.order === "newest" || page.order === "oldest");
+  const sessions = newestFirst(run, filtered(run, wanted, searched(page.search, wanted.text)));
+  list.open(run, sessions);
   const filters = Object.keys(NO_FILTER).some((name) => wanted[name] !== NO_FILTER[name]);
   byId("count").textContent = filters ? `${grouped(sessions.length)} of ${grouped(run.count)} sessions` : `${grouped(run.count)} sessions`;
   byId("clear").hidden = !filters;
   document.querySelector("[data-toggle=noted]").hidden = !Object.values(run.notes).some(Boolean);
   byId("list").classList.toggle("none", !sessions.length);
   for (const chip of byId("agents").children) chip.setAttribute("aria-pressed", String(chip.textContent === plain(wanted.agent) && wanted.agent !== ""));
-  for (const button of document.querySelectorAll("[data-toggle]")) button.setAttribute("aria-pressed", String(wanted[button.dataset.toggle]));
-  for (const [id, name] of FIELDS) if (document.activeElement !== byId(id)) byId(id).value = wanted[name] ?? "";
+  for (const button of TOGGLES) button.setAttribute("aria-pressed", String(wanted[button.dataset.toggle]));
+  for (const field of FIELDS) if (document.activeElement !== field) field.value = wanted[field.dataset.field] ?? "";
   if (list.chosen < 0 || !run.count) followAddress();
   else list.choose(list.chosen);
 }
 
-const FIELDS = [
-  ["search", "text"], ["partition", "partition"], ["agent", "agent"], ["policy", "policy"],
-  ["step-from", "stepFrom"], ["step-to", "stepTo"], ["reward-from", "rewardFrom"], ["reward-to", "rewardTo"],
-];
+// The fields of the filters, and the buttons.
+const FIELDS = [...document.querySelectorAll("[data-field]")], TOGGLES = [...document.querySelectorAll("[data-toggle]")];
 
 function change(wanted) {
   Object.assign(page.wanted, wanted);
@@ -86,7 +82,7 @@ function change(wanted) {
 
 function clear() {
   page.wanted = { ...NO_FILTER };
-  for (const [id] of FIELDS) byId(id).value = "";
+  for (const field of FIELDS) field.value = "";
   apply();
 }
 
@@ -115,6 +111,7 @@ async function choose(session, keep = false, name = "") {
 
 function draw(element, session, rows, chunks, keep) {
   const { run, mode } = page, beside = rows[0].length > 1 && mode === "beside", top = element.scrollTop, inside = element.contains(document.activeElement);
+  let first;
   const cell = (number, numbers, place) => {
     if (number === undefined) return make("p", "none", `Run ${run.runs[place]} has no session of this task at this step.`);
     const transcript = new Transcript(make("div", number === session ? "transcript chosen" : "transcript"), run, shared);
@@ -122,20 +119,19 @@ function draw(element, session, rows, chunks, keep) {
     try {
       if (error) throw error;
       transcript.draw(number, bodies[place], messages, beside || mode === "story" ? mode : "", bodies[1 - place]);
-      page.transcripts.push(transcript);
+      first ??= transcript;
     } catch (error) {
       // The other sessions can still be shown.
       transcript.element.replaceChildren(make("p", "empty bad", `This session cannot be shown: ${plain(error.message)}`));
     }
     return transcript.element;
   };
-  page.transcripts = [];
   const lines = rows.map((numbers) => {
     const cells = numbers.map((number, place) => cell(number, numbers, place));
     return make("div", mode === "story" ? "story-step" : "row-of-sessions", ...cells);
   });
   element.classList.toggle("beside", beside);
-  const task = mode && page.transcripts.length ? page.transcripts[0].question(mode === "story") : "";
+  const task = mode && first ? first.question(mode === "story") : "";
   if (mode === "story") element.replaceChildren(storyHead(session, rows), task, ...lines);
   else element.replaceChildren(...(beside ? [besideHead(session, rows[0].length), task, lines[0]] : lines[0].children));
   // The button that had the focus was replaced.
@@ -167,7 +163,7 @@ function storyHead(session, rows) {
   const title = make("h2", "", `One task at ${steps.length > 1 ? `steps ${steps.slice(0, -1).join(", ")} and ${steps[steps.length - 1]}` : `step ${steps[0]}`}${two ? " of both runs" : ""}`);
   about.textContent = `Below the task: what each agent wrote at each of these steps of training, and the reward that it earned, from ${number(low)} to ${number(high)} here: more is better.`;
   if (run.groups.task[run.group[session]] === run.story) about.textContent += " It is a typical task: its rewards are nearest to the mean of all.";
-  if (two) about.textContent += " Marked are words that the other run did not write there.";
+  if (two) about.textContent += " Marked words are missing in the reply of the other run.";
   if (steps.length < 2) about.textContent += " No other step has a session of this task: a validation (trainer.test_freq) plays the same tasks again.";
   const moves = [button("quiet", "previous task", () => moveInGroup(-1), "h"), button("quiet", "next task", () => moveInGroup(1), "l")];
   const bar = make("div", "group", ...moves, button("quiet", "all sessions", () => show(""), "s"), link("story", session));
@@ -187,7 +183,7 @@ function addressOf(mode, session) {
 }
 
 function link(mode, session) {
-  const title = "The address of this view: what begins with # is true wherever the page lies";
+  const title = "The address of this view. Its part from # on works for every copy of the page";
   return set(make("a", "quiet", "link"), { href: addressOf(mode, session), title });
 }
 
@@ -220,7 +216,9 @@ function moveInGroup(by) {
 
 function toggleFolds() {
   shared.unfolded = !shared.unfolded;
-  for (const transcript of page.transcripts) transcript.foldAll(shared.unfolded);
+  // The collection is live: a fold that is opened can add more folds to it.
+  const folds = byId("session").getElementsByTagName("details");
+  for (let place = 0; place < folds.length; place++) folds[place].unfold(shared.unfolded);
 }
 
 function showCurves(shown) {
@@ -262,14 +260,10 @@ document.addEventListener("keydown", (event) => {
 });
 
 const numberOf = (text) => (text.trim() === "" || Number.isNaN(Number(text)) ? null : Number(text));
-for (const [id, name] of FIELDS) {
-  const element = byId(id), numeric = element.type === "number";
-  element.addEventListener("input", () => change({ [name]: numeric ? numberOf(element.value) : element.value }));
+for (const field of FIELDS) {
+  field.oninput = () => change({ [field.dataset.field]: field.type === "number" ? numberOf(field.value) : field.value });
 }
-for (const button of document.querySelectorAll("[data-toggle]")) {
-  button.onclick = () => change({ [button.dataset.toggle]: !page.wanted[button.dataset.toggle] });
-}
-byId("order").onchange = () => { page.order = byId("order").value; byId("list").scrollTop = 0; apply(); };
+for (const button of TOGGLES) button.onclick = () => change({ [button.dataset.toggle]: !page.wanted[button.dataset.toggle] });
 byId("clear").onclick = clear;
 narrow.onchange = fold;
 fold();
@@ -278,17 +272,6 @@ byId("story-toggle").onclick = toggleStory;
 byId("help-button").onclick = () => byId("help").showModal();
 addEventListener("hashchange", () => {
   if (page.run && location.hash.length > 1) followAddress();
-});
-
-// A single element shows all tips, because a page has thousands of tokens.
-for (const moved of ["pointerover", "focusin"]) document.addEventListener(moved, (event) => {
-  const from = event.target.closest?.("[data-tip]"), tip = byId("tip");
-  tip.hidden = !from;
-  if (!from) return;
-  tip.textContent = from.dataset.tip;
-  const box = from.getBoundingClientRect(), own = tip.getBoundingClientRect();
-  tip.style.left = `${Math.max(4, Math.min(box.left, innerWidth - own.width - 8))}px`;
-  tip.style.top = `${box.bottom + own.height + 10 > innerHeight ? box.top - own.height - 6 : box.bottom + 6}px`;
 });
 
 // Poll the version of a page whose run trains, and open the index again when it has changed.

@@ -15,7 +15,6 @@ const MOST_CHUNKS = 40;
 class Store {
   constructor(folder) {
     this.folder = folder;
-    this.loading = new Map();
     this.waiting = new Map();
     this.chunks = new Map();
   }
@@ -30,11 +29,6 @@ class Store {
       const element = document.querySelector(`script[data-name="${name}"]`);
       return element ? Promise.resolve(element.textContent) : Promise.reject(new Error(`${name} is not in this page`));
     }
-    if (!this.loading.has(name)) this.loading.set(name, this.load(name, fresh).finally(() => this.loading.delete(name)));
-    return this.loading.get(name);
-  }
-
-  load(name, fresh) {
     const script = document.createElement("script");
     script.src = `${encodeURIComponent(this.folder)}/${name}.js${fresh ? `?${Date.now()}` : ""}`;
     return new Promise((resolve, reject) => {

@@ -50,12 +50,7 @@ function filtered(run, wanted, hits) {
   return found.subarray(0, length);
 }
 
-// Sort sessions for the list. Ties keep the order of the run.
-function ordered(run, sessions, order) {
-  if (order === "oldest") return sessions;
-  if (order === "newest") return sessions.slice().sort((a, b) => run.block[b] - run.block[a] || a - b);
-  const keys = order === "longest" ? run.columns.tokens : run.reward;
-  const sign = order === "lowest" ? 1 : -1;
-  const value = (number) => (Number.isNaN(keys[number]) ? Number.MAX_VALUE : sign * keys[number]);
-  return sessions.slice().sort((a, b) => value(a) - value(b) || a - b);
+// The last step first. Sessions of a step keep their order.
+function newestFirst(run, sessions) {
+  return sessions.slice().sort((a, b) => run.block[b] - run.block[a] || a - b);
 }

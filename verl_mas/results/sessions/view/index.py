@@ -11,15 +11,17 @@ from statistics import fmean
 from verl_mas.results.sessions.reader import SessionIndex
 from verl_mas.results.sessions.run import RunFolder
 from verl_mas.run_folder.metrics.file import Step
-from verl_mas.run_folder.records import Record, question_of
+from verl_mas.run_folder.records import Record, listed, question_of
 from verl_mas.run_folder.session_files import PARTITIONS, SessionFile
 from verl_mas.verl_.types import Fields
 
-TITLE, ANSWER = 140, 80
+TITLE = 140
 SEARCHED = 24_000_000  # characters of all searched texts, shared equally by the sessions
 SEARCHED_OF_ONE = 40_000
 STORY = 4  # maximum number of steps at which a page shows the same task (see `story_of`)
-COLUMNS = "session status reward answer agents policies malformed faults acts tokens seconds".split()
+# Columns of the index: fields of a list entry as they are, and the others.
+LISTED = ("session", "status", "reward", "agents", "policies", "acts")
+COLUMNS = (*LISTED, "answer", "malformed", "faults", "tokens", "seconds")
 END = "\n"  # separates the searched texts of sessions; `one_line` removes it from each text
 
 
@@ -65,15 +67,6 @@ class SessionSource:
 
 
 @dataclass(frozen=True)
-class IndexEntry:
-    """One session in the index."""
-
-    columns: Fields
-    searched: tuple[str, ...]
-    cut: bool
-
-
-@dataclass(frozen=True)
 class Group:
     """The sessions of one task in one step."""
 
@@ -81,13 +74,13 @@ class Group:
     task: int  # identifies the task: the same number at every step, but another number in validation than in training
     title: str
     uniform: bool  # whether all rewards are equal, so that nothing is learned
-    entries: tuple[IndexEntry, ...]
+    entries: tuple[Fields, ...]  # a session each: COLUMNS, `searched` text, and whether the text was `cut`
     source: str
 
     @property
     def reward(self) -> float:
         """The reward of the first session; 0 if it has none."""
-        found = self.entries[0].columns["reward"]
+        found = self.entries[0]["reward"]
         return float(found) if isinstance(found, int | float) and math.isfinite(found) else 0.0
 
 
@@ -100,7 +93,7 @@ class Page:
     chunks: tuple[tuple[str, int], ...]
 
     @property
-    def entries(self) -> list[IndexEntry]:
+    def entries(self) -> list[Fields]:
         return [entry for group in self.groups for entry in group.entries]
 
 
@@ -122,30 +115,26 @@ def _task_of(record: Record) -> int:
     return hash((record["partition"], *map(str, known)))
 
 
-def _entry(record: Record, searched: int) -> IndexEntry:
-    acts, outcome, task = record["acts"], record["outcome"], record["task"]
+def _entry(record: Record, searched: int) -> Fields:
+    acts, task, entry = record["acts"], record["task"], listed(record)
     # Replies come last, so that a cut text has the complete question, answers and faults.
     parts = [
-        f"{record['uid']} {task.get('data_source') or ''} {outcome['answer'] or ''} {task.get('ground_truth') or ''}",
+        f"{entry.uid} {entry.source or ''} {record['outcome']['answer'] or ''} {task.get('ground_truth') or ''}",
         question_of(record),
         *(f"{fault['kind']} {fault['cause']}" for fault in record["faults"]),
         *(f"{act['agent']} {act['malformed'] or ''} {act['text']}" for act in acts),
     ]
     texts, cut = cut_to(parts, searched)
-    columns = {
-        "session": record["session"],
-        "status": record["status"],
-        "reward": outcome["reward"],
-        "answer": one_line(str(outcome["answer"] or ""))[:ANSWER],
-        "agents": _once(act["agent"] for act in acts),
-        "policies": _once(act["policy"] for act in acts),
+    return {
+        **{name: getattr(entry, name) for name in LISTED},
+        "answer": one_line(entry.answer),
         "malformed": _once(act["agent"] for act in acts if act["malformed"] is not None),
-        "faults": _once(fault["kind"] for fault in record["faults"]),
-        "acts": len(acts),
+        "faults": _once(entry.faults),
         "tokens": sum(act.get("sampled_tokens", act["response_tokens"]) for act in acts),
-        "seconds": round(record["seconds"], 2),
+        "seconds": round(entry.seconds, 2),
+        "searched": texts,
+        "cut": cut,
     }
-    return IndexEntry(columns, texts, cut)
 
 
 def _once(names: Iterable[str]) -> list[str]:
@@ -203,7 +192,7 @@ def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequenc
     groups = [group for page in pages for group in page.groups]
     entries = [entry for group in groups for entry in group.entries]
     chunks = [chunk for page in pages for chunk in page.chunks]
-    columns = {name: [entry.columns[name] for entry in entries] for name in COLUMNS}
+    columns = {name: [entry[name] for entry in entries] for name in COLUMNS}
     columns["chunk"] = [number for number, (_, size) in enumerate(chunks) for _ in range(size)]
     columns["place"] = [place for _, size in chunks for place in range(size)]
     # Number the tasks in the order of first occurrence.
@@ -240,8 +229,8 @@ def searched_of(number: int) -> int:
 def search_of(pages: Sequence[Page]) -> tuple[str, int]:
     """Return the text that the page searches, a line per session, and the number of sessions whose text was cut."""
     entries = [entry for page in pages for entry in page.entries]
-    shortened = [cut_to(entry.searched, searched_of(len(entries))) for entry in entries]
-    missing = sum(cut or entry.cut for entry, (_, cut) in zip(entries, shortened, strict=True))
+    shortened = [cut_to(entry["searched"], searched_of(len(entries))) for entry in entries]
+    missing = sum(cut or entry["cut"] for entry, (_, cut) in zip(entries, shortened, strict=True))
     return END.join(" ".join(texts) for texts, _ in shortened), missing
 
 
@@ -251,7 +240,7 @@ def curves_of(logged: Mapping[str, Sequence[Step]], pages: Iterable[Page]) -> di
     for mark, step in ((mark, step) for mark, steps in logged.items() for step in steps):
         by_step[step.number].update({f"{mark} {name}".strip(): value for name, value in step.values.items()})
     for page in (page for page in pages if not logged[page.part.run]):
-        given = (entry.columns["reward"] for entry in page.entries)
+        given = (entry["reward"] for entry in page.entries)
         rewards = [reward for reward in given if isinstance(reward, int | float)]
         if rewards:
             name = "val-core/sessions/reward/mean@1" if page.part.partition == "val" else "session/reward/mean"

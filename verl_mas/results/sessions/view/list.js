@@ -1,7 +1,6 @@
 // The list of sessions. Only visible rows have elements, so a long list is as fast as a short one.
 
-// Heights in pixels. The first row of a group is higher, because it has the question.
-const FIRST = 50, ROW = 30, HEAD = 30, SPARE = 6;
+const ROW = 28, SPARE = 6; // height of a row in pixels; rows that are drawn above and below the visible ones
 
 class List {
   constructor(element, rows, onChoose) {
@@ -15,27 +14,19 @@ class List {
     new ResizeObserver(() => this.draw()).observe(element);
   }
 
-  // `bySteps`: whether each step has a heading.
-  open(run, sessions, bySteps) {
+  // Every item is a row: the heading of a step, the title of a group, or a session.
+  open(run, sessions) {
     this.run = run;
     this.sessions = sessions;
-    const items = [], offsets = [];
+    this.items = [];
     this.places = new Int32Array(run.count).fill(-1);
-    let top = 0, block = -1, group = -1;
-    const add = (item, height) => { items.push(item); offsets.push(top); top += height; };
-    for (const number of sessions) {
-      if (bySteps && run.block[number] !== block) {
-        block = run.block[number];
-        add(-1 - block, HEAD);
-        group = -1;
-      }
-      this.places[number] = items.length;
-      add(number, run.group[number] === group ? ROW : FIRST);
-      group = run.group[number];
+    let block = -1, group = -1;
+    for (const session of sessions) {
+      if (run.block[session] !== block) this.items.push({ kind: "heading", number: block = run.block[session] });
+      if (run.group[session] !== group) this.items.push({ kind: "title", number: group = run.group[session], first: session });
+      this.places[session] = this.items.push({ kind: "row", number: session }) - 1;
     }
-    this.items = items;
-    this.offsets = Float64Array.from([...offsets, top]);
-    this.rows.style.height = `${top}px`;
+    this.rows.style.height = `${this.items.length * ROW}px`;
     for (const row of this.visible.values()) row.remove();
     this.visible.clear();
     this.draw();
@@ -44,32 +35,21 @@ class List {
   draw() {
     if (!this.items) return;
     const { scrollTop, clientHeight } = this.element;
-    const first = Math.max(0, this.itemAt(scrollTop) - SPARE);
-    const last = Math.min(this.items.length - 1, this.itemAt(scrollTop + clientHeight) + SPARE);
+    const first = Math.max(0, Math.floor(scrollTop / ROW) - SPARE);
+    const end = Math.min(this.items.length, Math.ceil((scrollTop + clientHeight) / ROW) + SPARE);
     for (const [place, row] of this.visible) {
-      if (place < first || place > last) { row.remove(); this.visible.delete(place); }
+      if (place < first || place >= end) { row.remove(); this.visible.delete(place); }
     }
-    const made = document.createDocumentFragment();
-    for (let place = first; place <= last; place++) {
+    for (let place = first; place < end; place++) {
       if (this.visible.has(place)) continue;
-      const item = this.items[place], row = item < 0 ? this.heading(-1 - item) : this.row(item, place);
-      row.style.transform = `translateY(${this.offsets[place]}px)`;
+      const item = this.items[place], row = this[item.kind](item);
+      row.style.transform = `translateY(${place * ROW}px)`;
       this.visible.set(place, row);
-      made.append(row);
+      this.rows.append(row);
     }
-    this.rows.append(made);
   }
 
-  itemAt(top) {
-    let low = 0, high = this.items.length;
-    while (high - low > 1) {
-      const middle = (low + high) >> 1;
-      if (this.offsets[middle] <= top) low = middle; else high = middle;
-    }
-    return low;
-  }
-
-  heading(block) {
+  heading({ number: block }) {
     const { blocks } = this.run, all = blocks.size[block];
     const shown = this.sessions.filter((session) => this.run.block[session] === block), count = shown.length;
     const rewards = Array.from(shown, (session) => this.run.reward[session]).filter((reward) => !Number.isNaN(reward));
@@ -79,28 +59,27 @@ class List {
     return make("div", "heading", name, make("span", `part ${part}`, part), size, make("span", "mean", mean));
   }
 
-  row(session, place) {
+  title({ number: group, first }) {
+    const title = set(make("div", "title", this.run.groups.title[group] || this.run.groups.uid[group]), AUTO);
+    return set(title, { onclick: () => this.onChoose(first) });
+  }
+
+  row({ number: session }) {
     const { run } = this, { columns } = run, group = run.group[session];
-    const row = set(make("div", "row"), { role: "option", id: `session-${session}` });
-    const first = this.offsets[place + 1] - this.offsets[place] === FIRST;
-    row.classList.toggle("first", first);
+    const row = set(make("div", "row"), { role: "option", id: `session-${session}`, onclick: () => this.onChoose(session) });
     row.classList.toggle("uniform", Boolean(run.groups.uniform[group]));
     row.append(meter(run, session));
-    const line = make("div", "under"), acted = run.agents.filter((agent) => columns.agents[session].includes(agent));
-    for (const agent of acted.slice(0, 12)) {
+    for (const agent of run.agents.filter((agent) => columns.agents[session].includes(agent)).slice(0, 12)) {
       const malformed = columns.malformed[session].includes(agent), title = plain(agent) + (malformed ? ": malformed" : "");
-      line.append(set(make("i", malformed ? "dot malformed" : "dot"), { "--of": agentColour(run.agents.indexOf(agent)), title }));
+      row.append(set(make("i", malformed ? "dot malformed" : "dot"), { "--of": agentColour(run.agents.indexOf(agent)), title }));
     }
-    line.append(set(make("span", "answer", columns.answer[session]), AUTO));
-    for (const kind of columns.faults[session]) line.append(make("span", "badge bad", kind));
-    if (run.notes[nameOf(run, session)]) line.append(make("span", "badge", "note"));
+    row.append(set(make("span", "answer", columns.answer[session]), AUTO));
+    for (const kind of columns.faults[session]) row.append(make("span", "badge bad", kind));
+    if (run.notes[nameOf(run, session)]) row.append(make("span", "badge", "note"));
     const status = columns.status[session];
-    if (status !== "finished") line.append(make("span", "badge bad", status));
-    line.append(make("span", "id", `${plain(run.groups.uid[group]).slice(0, 12)}·${columns.session[session]}`));
-    if (first) row.append(set(make("div", "title", run.groups.title[group] || run.groups.uid[group]), AUTO));
-    row.append(line);
+    if (status !== "finished") row.append(make("span", "badge bad", status));
+    row.append(make("span", "id", `${plain(run.groups.uid[group]).slice(0, 12)}·${columns.session[session]}`));
     row.title = plain(`${run.groups.title[group]}\n${columns.acts[session]} acts, ${grouped(columns.tokens[session])} tokens, ${seconds(columns.seconds[session])}`);
-    row.onclick = () => this.onChoose(session);
     this.mark(row, session);
     return row;
   }
@@ -112,22 +91,19 @@ class List {
 
   choose(session) {
     this.chosen = session;
-    for (const [place, row] of this.visible) if (this.items[place] >= 0) this.mark(row, this.items[place]);
+    for (const [place, row] of this.visible) if (this.items[place].kind === "row") this.mark(row, this.items[place].number);
     this.element.setAttribute("aria-activedescendant", `session-${session}`);
-    const place = this.places ? this.places[session] : -1;
-    if (place >= 0) this.show(place);
-  }
-
-  show(place) {
-    const top = this.offsets[place], bottom = this.offsets[place + 1], { scrollTop, clientHeight } = this.element;
-    if (top < scrollTop + HEAD) this.element.scrollTop = Math.max(0, top - HEAD);
-    else if (bottom > scrollTop + clientHeight) this.element.scrollTop = bottom - clientHeight + HEAD;
+    const place = this.places ? this.places[session] : -1, top = place * ROW, { scrollTop, clientHeight } = this.element;
+    if (place < 0) return;
+    // Keep a row above and below the chosen one in sight.
+    if (top < scrollTop + ROW) this.element.scrollTop = top - ROW;
+    else if (top + 2 * ROW > scrollTop + clientHeight) this.element.scrollTop = top + 2 * ROW - clientHeight;
     this.draw();
   }
 
   showStep(step) {
-    const place = this.items.findIndex((item) => (item < 0 ? this.run.blocks.step[-1 - item] : this.run.step[item]) === step);
-    if (place >= 0) { this.element.scrollTop = this.offsets[place]; this.draw(); }
+    const place = this.items.findIndex(({ kind, number }) => kind === "heading" && this.run.blocks.step[number] === step);
+    if (place >= 0) { this.element.scrollTop = place * ROW; this.draw(); }
     return place >= 0;
   }
 

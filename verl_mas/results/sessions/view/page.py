@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
 
 from verl_mas.errors import ConfigError, DataError
@@ -58,10 +59,9 @@ class ViewOptions:
 class Chunk:
     """Sessions of one step as JSON. Each message is stored once, and sessions refer to its index."""
 
-    messages: list[str] = field(default_factory=list)
+    messages: dict[str, int] = field(default_factory=dict)  # message -> its index
     sessions: list[str] = field(default_factory=list)
     chars: int = 0
-    _places: dict[str, int] = field(default_factory=dict)
 
     def add(self, record: Record, images: Path) -> None:
         task = {**record["task"], "messages": self._all(record["task"]["messages"], images)}
@@ -78,11 +78,8 @@ class Chunk:
             content = message.get("content")
             parts = {"content": [_part(part, images) for part in content]} if isinstance(content, list) else {}
             text = as_json({**message, **parts})
-            if text not in self._places:
-                self._places[text] = len(self.messages)
-                self.messages.append(text)
-                self.chars += len(text)
-            places.append(self._places[text])
+            self.chars += 0 if text in self.messages else len(text)
+            places.append(self.messages.setdefault(text, len(self.messages)))
         return places
 
     def text(self) -> str:
@@ -138,14 +135,14 @@ class RunView:
     live: bool = False
     report: Mapping[str, Sequence[str]] = field(default_factory=dict)  # sections of a report: title -> lines
     payloads: dict[str, str] = field(default_factory=dict)
-    _pages: dict[tuple[StepPart, int | None], Page] = field(default_factory=dict)
+    _pages: dict[tuple[StepPart, float], Page] = field(default_factory=dict)  # by part and maximum number of sessions
 
     def __post_init__(self) -> None:
         marks = "AB" if len(self.runs) > 1 else [""]
         self.sources = {mark: index.SessionSource(run, mark) for mark, run in zip(marks, self.runs, strict=True)}
 
     def read(self, progress: Progress | None = None) -> None:
-        pages, left, before = {}, self.options.limit, self._pages
+        pages, before, left = {}, self._pages, self.options.limit or inf
         # Start with the newest parts, so that a limit skips the oldest ones.
         parts = [part for source in self.sources.values() for part in source.parts(self.options.steps)]
         wanted = sorted(parts, key=lambda part: (part.step, part.partition, part.run))[::-1]
@@ -153,11 +150,12 @@ class RunView:
         for number, part in enumerate(wanted):
             if left == 0:
                 break
-            page = before.get((part, left)) or before.get((part, None)) or self._page(part, left, searched_of(count))
-            whole = left is None or len(page.entries) < left
-            pages[part, None if whole else left] = page
+            page = before.get((part, left)) or before.get((part, inf))
+            if page is None or len(page.entries) > left:
+                page = self._page(part, left, searched_of(count))
+            pages[part, left if len(page.entries) == left else inf] = page
             count += len(page.entries)
-            left = None if left is None else left - len(page.entries)
+            left -= len(page.entries)
             if progress:
                 progress(number + 1, len(wanted))
         self._pages = dict(reversed(pages.items()))
@@ -169,16 +167,14 @@ class RunView:
         self.read()
         chosen = [found for step in index.story_of(self.pages) for found in step]
         self.payloads = {}
-        self._pages = {(part, 1): self._page(part, None, index.SEARCHED_OF_ONE, group.uid) for part, group in chosen}
+        self._pages = {(part, 1): self._page(part, inf, index.SEARCHED_OF_ONE, group.uid) for part, group in chosen}
 
-    def _page(self, part: StepPart, limit: int | None, searched: int, uid: str | None = None) -> Page:
+    def _page(self, part: StepPart, limit: float, searched: int, uid: str | None = None) -> Page:
         source = self.sources[part.run]
         images = source.run.trajectories
         assert images is not None
-        records = source.sessions(part)
-        records = records if limit is None else records[-limit:]
-        if uid is not None:
-            records = [record for record in records if record["uid"] == uid][:1]
+        records = [record for record in source.sessions(part) if uid in (None, record["uid"])]
+        records = records[:1] if uid else records[-int(min(limit, len(records))) :]
         sizes = []
         for name, size, text in chunks(part, records, images):
             sizes.append((name, size))

@@ -65,28 +65,18 @@ function replyLength(tokens, text) {
 
 // A block of text. A long text is cut, and a button shows more.
 function textBlock(text, className = "") {
-  const block = set(make("pre", `text ${className}`), AUTO);
-  text = String(text ?? "");
-  if (!text) {
-    block.append(make("span", "none", "empty"));
-    return block;
-  }
-  let until = text.length > CUT * 1.25 ? cutAt(text, CUT) : text.length;
-  block.append(pieces(text.slice(0, until)));
-  if (until < text.length) {
-    const label = () => {
-      const left = text.length - until;
-      more.textContent = left > MORE ? `show ${grouped(MORE)} of ${grouped(left)} more characters` : `show all (${grouped(left)} more characters)`;
-    };
-    const more = button("more", "", () => {
-      const next = text.length - until > MORE ? cutAt(text, until + MORE) : text.length;
-      more.before(pieces(text.slice(until, next)));
-      until = next;
-      if (until === text.length) more.remove(); else label();
-    });
-    label();
-    block.append(more);
-  }
+  const block = set(make("pre", `text ${className}`), AUTO), whole = String(text ?? "");
+  let until = 0;
+  const add = (count) => {
+    const end = whole.length - until > count * 1.25 ? cutAt(whole, until + count) : whole.length;
+    more.before(pieces(whole.slice(until, end)));
+    until = end;
+    more.textContent = `show more of ${grouped(whole.length - until)} further characters`;
+    if (until === whole.length) more.remove();
+  };
+  const more = button("more", "", () => add(MORE));
+  block.append(whole ? more : make("span", "none", "empty"));
+  if (whole) add(CUT);
   return block;
 }
 

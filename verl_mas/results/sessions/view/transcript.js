@@ -25,15 +25,11 @@ class Transcript {
   draw(number, session, messages, mode, other) {
     Object.assign(this, { number, session, messages, other, brief: mode === "story" });
     this.seen = new Map();
-    this.folds = [];
     this.narrow = mode !== "";
     const { narrow } = this, found = document.createDocumentFragment(), task = this.question(), facts = this.facts();
     if (narrow) found.append(...this.head(), ...(this.brief ? [] : [facts]));
     else { task.append(facts); found.append(...this.head(), task); }
-    found.append(...this.faults(), ...(narrow ? [] : this.timeline()));
-    this.acts = make("div", "acts");
-    for (const part of this.parts()) this.acts.append(part);
-    found.append(this.acts, this.brief ? "" : this.outcome());
+    found.append(...this.faults(), make("div", "acts", ...this.parts()), this.brief ? "" : this.outcome());
     this.element.replaceChildren(found);
   }
 
@@ -114,32 +110,6 @@ class Transcript {
     });
   }
 
-  // A lane per agent with its acts over time. Acts that ran in parallel are above each other.
-  timeline() {
-    const { session } = this, timed = session.acts.filter((act) => act.seconds !== null && act.seconds !== undefined && !act.probe);
-    const end = Math.max(...timed.map((act) => (act.started || 0) + act.seconds), 0);
-    if (timed.length < 2 || !(end > 0)) return [];
-    const lanes = [...new Set(timed.map((act) => act.agent))].slice(0, 12).map((agent) => {
-      const bars = timed.filter((act) => act.agent === agent).map((act) => this.bar(act, end));
-      return make("div", "lane", make("span", "label", agent), make("div", "track", ...bars));
-    });
-    return [make("div", "timeline", ...lanes, make("div", "scale", seconds(end)))];
-  }
-
-  // An act in its lane. A click scrolls to the act.
-  bar(act, end) {
-    const { session, run } = this, bar = button(act.committed === false ? "bar other" : "bar", "", () => {
-      const box = this.acts.querySelector(`[data-act="${session.acts.indexOf(act)}"]`);
-      box.focus({ preventScroll: true });
-      box.scrollIntoView({ block: "start", behavior: "smooth" });
-    });
-    const tip = `${plain(act.agent)}, turn ${act.turn}: ${seconds(act.seconds)}, from ${seconds(act.started)}`;
-    set(bar, { "--of": agentColour(run.agents.indexOf(act.agent)), "data-tip": tip, "aria-label": tip });
-    bar.style.left = `${((act.started || 0) / end) * 100}%`;
-    bar.style.width = `max(3px, ${(act.seconds / end) * 100}%)`;
-    return bar;
-  }
-
   // The acts in order: candidates of an act beside each other, probes folded, boards after their acts.
   parts() {
     const found = [], places = new Map(), { acts } = this.session;
@@ -156,25 +126,25 @@ class Transcript {
 
   part({ probe, line, acts }) {
     if (probe) {
-      return this.fold("probe", [make("b", "", `probe of ${plain(line)}`), make("span", "of", `${acts.length} acts, not trained on`)], () => acts.map(({ act, place }) => this.act(act, place)));
+      return this.fold("probe", [make("b", "", `probe of ${plain(line)}`), make("span", "of", `${acts.length} acts, not trained on`)], () => acts.map(({ act }) => this.act(act)));
     }
     const branches = new Set(acts.map(({ act }) => act.branch)).size > 1;
     if (!branches) {
-      const all = acts.map(({ act, place }) => this.act(act, place));
+      const all = acts.map(({ act }) => this.act(act));
       return all.length === 1 ? all[0] : make("div", "several", ...all);
     }
     const { act } = acts[0], colour = { "--of": agentColour(this.run.agents.indexOf(act.agent)) };
     const head = [this.who(act, `${acts.length} candidates`), ...this.prompt(act)];
-    const candidates = acts.map(({ act: one, place }) => this.candidate(one, place));
+    const candidates = acts.map(({ act: one }) => this.candidate(one));
     const columns = this.narrow ? make("div", "several", ...candidates) : set(make("div", "columns", ...candidates), { tabIndex: 0 });
     return set(make("section", "branches", ...head, columns), colour);
   }
 
   // A candidate that is not committed is folded if there is little room.
-  candidate(act, place) {
-    if (!this.narrow || act.committed) return this.act(act, place, true);
+  candidate(act) {
+    if (!this.narrow || act.committed) return this.act(act, true);
     const summary = [make("b", "", `candidate ${act.branch}`), this.credit(act)];
-    return this.fold("other", summary, () => this.act(act, place, true));
+    return this.fold("other", summary, () => this.act(act, true));
   }
 
   who(act, more = "") {
@@ -184,8 +154,8 @@ class Transcript {
     return make("div", "who", name, ...(this.brief ? [] : about.filter(Boolean).map((text) => make("span", "of", text))));
   }
 
-  act(act, place, candidate = false) {
-    const box = set(make("section", "act"), { "data-act": place, tabIndex: -1, "--of": agentColour(this.run.agents.indexOf(act.agent)) });
+  act(act, candidate = false) {
+    const box = set(make("section", "act"), { "--of": agentColour(this.run.agents.indexOf(act.agent)) });
     const head = candidate ? make("div", "who") : this.who(act);
     if (candidate) head.append(make("b", "", `candidate ${act.branch}`));
     if (candidate || act.branch) {
@@ -212,7 +182,7 @@ class Transcript {
     const same = this.other?.acts.find((one) => one.committed && ["agent", "instance", "turn", "line"].every((name) => one[name] === act[name]));
     if (!same) return [textBlock(act.text, "reply")];
     const most = Math.max(act.text.length, same.text.length);
-    return most <= MOST_MARKED ? [differing(act.text, same.text)] : [textBlock(act.text, "reply"), make("p", "none", `Without marks: a reply of more than ${grouped(MOST_MARKED)} characters.`)];
+    return most <= MOST_MARKED ? [differing(act.text, same.text)] : [textBlock(act.text, "reply"), make("p", "none", `Differences are not marked, because a reply has more than ${grouped(MOST_MARKED)} characters.`)];
   }
 
   // Reward and advantage. Side and colour of a bar show the sign of the advantage.
@@ -220,13 +190,13 @@ class Transcript {
     const box = make("div", "credit"), { reward } = act;
     if (this.brief && reward?.score === this.session.outcome.reward) return box;
     if (reward && reward.score !== undefined) {
-      const tip = ["team", "local", "penalty", "score"].filter((name) => reward[name] !== undefined).map((name) => `${name} ${number(reward[name], 3)}`).join("\n");
-      box.append(set(make("span", "reward", make("span", "of", "reward "), make("b", "", number(reward.score))), { "data-tip": tip }));
+      const { parts, ...sums } = reward, tip = Object.entries({ ...sums, ...parts }).map(([name, value]) => plain(`${name} ${number(value, 3)}`)).join("\n");
+      box.append(set(make("span", "reward", make("span", "of", "reward "), make("b", "", number(reward.score))), { title: tip }));
     }
     if (typeof act.advantage === "number" && !this.brief) {
       const side = act.advantage > 0 ? "advantage up" : act.advantage < 0 ? "advantage down" : "advantage";
       const gauge = set(make("i", ""), { "--share": Math.min(Math.abs(act.advantage) / 2, 1) });
-      box.append(set(make("span", side, gauge, make("b", "", signed(act.advantage))), { "data-tip": `advantage ${number(act.advantage, 4)}` }));
+      box.append(set(make("span", side, gauge, make("b", "", signed(act.advantage))), { title: `advantage ${number(act.advantage, 4)}` }));
     }
     return box;
   }
@@ -292,8 +262,7 @@ class Transcript {
     act.tokens.forEach(([text, logProb], place) => {
       const span = make("span", place < length ? "token" : "token end", pieces(String(text)));
       if (typeof logProb === "number") {
-        const tip = `log-prob ${number(logProb, 2)}\nprobability ${(Math.exp(logProb) * 100).toPrecision(3)} %`;
-        set(span, { "data-tip": tip });
+        set(span, { title: `log-prob ${number(logProb, 2)}\nprobability ${(Math.exp(logProb) * 100).toPrecision(3)} %` });
       }
       block.append(span);
     });
@@ -309,21 +278,16 @@ class Transcript {
     });
   }
 
-  // Parts of the reward, lengths and time.
+  // Token counts, time, aborts, the origin of the tokens, and how the reply was read.
   numbers(act) {
-    const line = make("div", "numbers"), { reward } = act;
-    const add = (name, value, className = "") => line.append(make("span", className, `${plain(name)} `, make("b", "", value)));
-    for (const name of ["team", "local", "penalty"]) if (reward && reward[name]) add(name, signed(name === "penalty" ? -Math.abs(reward[name]) : reward[name]));
-    for (const [name, value] of Object.entries(reward?.parts || {})) add(name, typeof value === "number" ? signed(value) : plain(value), "named");
-    if (line.children.length) line.append(make("span", "gap"));
-    add("tokens", `${grouped(act.prompt_tokens)} → ${grouped(act.sampled_tokens ?? act.response_tokens)}`);
-    if (act.seconds !== null && act.seconds !== undefined) add("time", seconds(act.seconds));
-    if (act.aborts) add("aborts", act.aborts);
-    if (act.origin) add("tokens of its row", act.origin);
-    if (act.forged_tokens) add("forged tokens in the prompt", act.forged_tokens, "bad");
-    const parses = (act.parses || []).filter((parse) => parse !== null && parse !== undefined);
-    if (parses.length && !act.malformed) add("read as", plain(parses[parses.length - 1]).slice(0, 80));
-    return line;
+    const parsed = (act.parses || []).findLast((parse) => parse !== null && parse !== undefined);
+    const facts = {
+      tokens: `${grouped(act.prompt_tokens)} → ${grouped(act.sampled_tokens ?? act.response_tokens)}`, time: act.seconds && seconds(act.seconds),
+      aborts: act.aborts, "tokens of its row": act.origin, "forged tokens in the prompt": act.forged_tokens,
+      "read as": parsed !== undefined && !act.malformed && String(parsed).slice(0, 80),
+    };
+    const known = Object.entries(facts).filter(([, value]) => value);
+    return make("div", "numbers", ...known.map(([name, value]) => make("span", "", `${name} `, make("b", "", value))));
   }
 
   board({ title, text }) {
@@ -341,14 +305,7 @@ class Transcript {
   }
 
   fold(className, summary, body) {
-    const details = folded(className, summary, body, this.shared.unfolded);
-    this.folds.push(details);
-    return details;
-  }
-
-  foldAll(open) {
-    // Opening a fold can add more folds to the list.
-    for (let place = 0; place < this.folds.length; place++) this.folds[place].unfold(open);
+    return folded(className, summary, body, this.shared.unfolded);
   }
 }
 

@@ -4,7 +4,7 @@ import math
 import numpy as np
 
 import verl_mas
-from verl_mas.results.serve.replies import answer_of, transcript
+from verl_mas.results.serve.protocol import answer_of, transcript
 
 
 def test_a_transcript_is_json_whatever_a_session_reports():
