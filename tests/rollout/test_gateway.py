@@ -3,9 +3,24 @@
 import random
 
 import pytest
-from gateway_sessions import AGENTS, EDITS, changed, opened, user
+from gateway_sessions import AGENTS, opened, user
 
 ROOM = {"prompt_length": 4000, "response_length": 2000}
+EDITS = ("extend", "edit", "drop", "repeat", "swap")
+
+
+def changed(history: list[dict[str, object]], edit: str, at: int) -> list[dict[str, object]]:
+    """Change a history in a way that programs do."""
+    at %= max(len(history), 1)
+    if edit == "edit":
+        return [*history[:at], {**history[at], "content": "edited"}, *history[at + 1 :]]
+    if edit == "drop":
+        return [*history[:at], *history[at + 1 :]]
+    if edit == "repeat":
+        return history[: at + 1]
+    if edit == "swap":
+        return [*history[:at], *reversed(history[at : at + 2]), *history[at + 2 :]]
+    return history
 
 
 def whole(generation) -> list[int]:
