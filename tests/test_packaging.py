@@ -61,7 +61,7 @@ def test_the_wheel_has_every_file_of_the_packages_and_no_other(built):
     assert packaged - wheel == set()
     recipes = {name for name in wheel if name.startswith(f"{LINK}/")}
     assert {name for name in wheel - packaged - recipes if ".dist-info/" not in name} == set()
-    files = [file for kind in ("yaml", "py") for file in ROOT.glob(f"recipes/**/*.{kind}")]
+    files = [file for kind in ("yaml", "py", "txt") for file in ROOT.glob(f"recipes/**/*.{kind}")]
     used = {f"{LINK}/{file.relative_to(ROOT / 'recipes')}" for file in files}
     assert used and recipes == used
     assert any(name.endswith("entry_points.txt") for name in wheel)

@@ -21,11 +21,12 @@ ROOT = Path(__file__).parents[1]
 ENTRIES = re.compile(r'^[\w"-]+ = "verl_mas\.(?:gym|config\.hydra\.recipe)\.[\w.:]*"\n', re.MULTILINE)
 USES = """
 import importlib, pkgutil, sys, verl_mas
-NAMES = "__main__ config.hydra.recipe engines.vllm engines.platform.fsdp"
+NAMES = "__main__ config.hydra.recipe engines.vllm engines.platform.fsdp engines.platform.hand_over"
 SKIPPED = tuple(f"verl_mas.{name}" for name in NAMES.split())
 from verl_mas.cli import main
 for module in pkgutil.walk_packages(verl_mas.__path__, "verl_mas."):
-    # vLLM needs its wheel, and `platform.fsdp` is imported by a hook while verl imports its engines.
+    # vLLM needs its wheel, `platform.fsdp` is imported by a hook while verl imports its engines, and `hand_over` is a
+    # script.
     if not module.name.startswith(SKIPPED):
         importlib.import_module(module.name)
 assert main(["list", "teams"]) == main(["list"]) == 0

@@ -82,6 +82,13 @@ def test_the_engine_gets_the_messages_of_the_row_and_the_new_ones():
     assert found.messages([{}, {}, new]) == [{}, {"content": "1"}, {"role": "assistant", "content": "r"}, new]
 
 
+def test_the_last_of_equal_replies_is_continued_and_then_the_other_one():
+    tips = Tips()
+    for row in (1, 2):
+        ask(tips, "1", row=row)
+    assert [ask(tips, f"1r{number}").found.tip.reply.row for number in range(3)] == [2, 1, 2]
+
+
 def test_a_thought_may_be_left_out_and_another_thought_is_another_row():
     tips = Tips()
     for row, thought in enumerate("xy"):

@@ -6,10 +6,17 @@ from collections import Counter
 import pytest
 
 from verl_mas.gym.puzzles.data import noisy_plan, tiny_workflow
-from verl_mas.gym.puzzles.grid import MOVES
+from verl_mas.gym.puzzles.grid import MOVES, neighbours
 from verl_mas.gym.puzzles.kinds.plan_path import PlanPath
 from verl_mas.gym.puzzles.puzzle import board
 from verl_mas.util.splits import TRAIN
+
+
+def test_walls_and_edges_stop_a_move():
+    #  . #
+    #  . .
+    table = neighbours(2, frozenset({1}))
+    assert table[0] == {"D": 2} and table[2] == {"U": 0, "R": 3} and table[1] == {}
 
 
 def test_an_illegal_move_changes_nothing():
