@@ -52,7 +52,8 @@ def parquet() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("c.jsonl", LINES + b"\n"), ("c.jsonl.gz", gzip.compress(LINES, mtime=0)), ("c.parquet", parquet())]
+    ("name", "content"),
+    [("c.jsonl", LINES + b"\n"), ("c.jsonl.gz", gzip.compress(LINES, mtime=0)), ("c.parquet", parquet())],
 )
 def test_json_lines_gzip_and_parquet_read_alike(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
