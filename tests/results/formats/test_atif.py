@@ -5,7 +5,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from view_runs import act, session
 
@@ -64,6 +64,7 @@ REPLIES = st.sampled_from([{"text": "4"}, {"text": "Done.", "steps": STEPS}])
 CALL_OF_PROGRAM = {"text": "", "steps": [{"role": "assistant", "content": "", "tool_calls": [{"function": CALL}]}]}
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines that run tests are loaded
 @given(st.lists(st.tuples(AGENTS, st.booleans(), SPEAK, REPLIES | st.just(CALL_OF_PROGRAM)), min_size=1, max_size=6))
 def test_what_was_written_is_read_again(tmp_path_factory, turns):
     """Turns of conversations, which continue or restart; a tool that a program calls answers in the next prompt."""
