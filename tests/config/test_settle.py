@@ -3,7 +3,7 @@ from omegaconf import OmegaConf
 
 from verl_mas.config.settle import settle
 
-ACTOR = "actor_rollout_ref__actor__"
+ACTOR, SAMPLER = "actor_rollout_ref__actor__", "trainer__v1__sampler__"
 
 
 @pytest.mark.parametrize(
@@ -16,8 +16,9 @@ ACTOR = "actor_rollout_ref__actor__"
         ),
         ({"algorithm__filter_groups__enable": True}, {"mas.filter.drop": "uniform", "mas.filter.refill": True}),
         (
-            {"trainer__v1__trainer_mode": "separate_async"},
-            {"trainer.v1.trainer_mode": "mas_separate_async", "algorithm.rollout_correction.rollout_is": "token"},
+            {"trainer__v1__trainer_mode": "separate_async", f"{SAMPLER}max_off_policy_threshold": 4},
+            {"trainer.v1.trainer_mode": "mas_separate_async", "trainer.v1.sampler.max_off_policy_threshold": 4}
+            | {"algorithm.rollout_correction.rollout_is": "token"},
         ),
         (
             {"algorithm__use_kl_in_reward": True, "algorithm__kl_ctrl__kl_coef": 0.01},
