@@ -146,6 +146,7 @@ def test_rows_without_advantage_are_left_out_as_far_as_the_optimiser_steps_allow
     assert {i for i, kind in enumerate(kinds) if kind == "+"} <= set(kept)
     assert sum(kinds[i] != "p" for i in kept) >= updates
     assert len(kept) - kinds.count("+") < multiple + updates
+    assert step.without_zero_advantage(rows_with("p0"), 1, 1) == [1], "a step of padding alone has no loss"
 
 
 def test_the_score_of_a_row_is_the_reward_of_its_last_trained_token():
