@@ -190,7 +190,7 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
 }
 # Rule -> attributes that are replaced, so that the rule sees another machine or other packages.
 THERE: Mapping[str, Mapping[str, object]] = {
-    "engine_startable": {"verl_mas.engines.contract.Contract.unstartable": "verl reads the fields of ServerArgs"},
+    "engine_startable": {"verl_mas.engines.facts.Contract.unstartable": "verl reads the fields of ServerArgs"},
     "compiler_installed": {"torch.version.cuda": "13.0", "torch.cuda.is_available": lambda: True}
     | {"torch.cuda.get_device_capability": lambda: (9, 0), "verl_mas.checks.rules.engines.nvcc": lambda: None},
     "gpus_hidden": {"torch.cuda.device_count": lambda: 8},
