@@ -200,7 +200,7 @@ class VerlPolicy:
         loop._assert_mm_supported(bool(media))  # noqa: SLF001
         mm_inputs: Fields = {}
         ids = await self._initial_tokens(loop, request, media, mm_inputs)
-        return AgentLoopOutput(
+        return AgentLoopOutput.model_construct(
             **_new_row(ids),
             multi_modal_data=media,
             mm_processor_kwargs=loop._get_mm_processor_kwargs(media.get("audios")),  # noqa: SLF001
@@ -291,7 +291,9 @@ class VerlPolicy:
         # A new row without `max_tokens` is limited by the engine.
         if wanted is not None or row.response_ids:
             params["max_tokens"] = left if wanted is None else min(wanted, left)
-        ids, media = [*row.prompt_ids, *row.response_ids], row.multi_modal_data or {}
+        # The samples of a new row share the list of its prompt.
+        ids = [*row.prompt_ids, *row.response_ids] if row.response_ids else row.prompt_ids
+        media = row.multi_modal_data or {}
         started = asyncio.get_running_loop().time()
         answer = await self.client.generate(
             request_id=self._request_id(request, branch),
