@@ -107,7 +107,7 @@ async def test_a_stop_string_that_an_abort_cuts_in_two_still_ends_the_reply(engi
     async def reply(cut, **params):
         server = engine()
         client = client_of(server.generate)
-        call = ask(client, temperature=0, **params)
+        call = ask(client, temperature=0, repetition_penalty=1.5, **params)
         if cut:
             await abort_at(server, client.gate, cut)
         return await call
