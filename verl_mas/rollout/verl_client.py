@@ -291,9 +291,7 @@ class VerlPolicy:
         # A new row without `max_tokens` is limited by the engine.
         if wanted is not None or row.response_ids:
             params["max_tokens"] = left if wanted is None else min(wanted, left)
-        # The samples of a new row share the list of its prompt.
-        ids = [*row.prompt_ids, *row.response_ids] if row.response_ids else row.prompt_ids
-        media = row.multi_modal_data or {}
+        ids, media = _ids(row), row.multi_modal_data or {}
         started = asyncio.get_running_loop().time()
         answer = await self.client.generate(
             request_id=self._request_id(request, branch),
@@ -405,6 +403,11 @@ def _tokens(ids: list[int], mask: list[int], log_probs: list[float] | None) -> F
     """Make the fields of a row with these tokens. The last `len(mask)` tokens are its response."""
     split = len(ids) - len(mask)
     return {"prompt_ids": ids[:split], "response_ids": ids[split:], RESPONSE_MASK: mask, "response_logprobs": log_probs}
+
+
+def _ids(row: AgentLoopOutput) -> list[int]:
+    """Return all tokens of a row. The samples of a new row share the list of its prompt."""
+    return [*row.prompt_ids, *row.response_ids] if row.response_ids else row.prompt_ids
 
 
 def _new_row(ids: list[int]) -> Fields:
