@@ -15,12 +15,11 @@ from packaging.version import Version
 from verl_contract import sources
 from verl_contract.sources import find
 
-from verl_mas.engines import contract
-from verl_mas.engines.contract import Contract
-from verl_mas.engines.facts import contracts
+from verl_mas.engines import facts
+from verl_mas.engines.facts import Contract, contracts
 from verl_mas.engines.kinds.sglang import IMAGES_MB
 
-ENGINES = Path(contract.__file__).parent
+ENGINES = Path(facts.__file__).parent
 # File -> the package whose objects these expressions are.
 OBJECTS = {
     "kinds/vllm.py": ("vllm", {"self.engine", "self._engine", "self.engine.output_processor"}),
@@ -86,7 +85,7 @@ def install(tmp_path, monkeypatch) -> Iterator:
         (tmp_path / "an_engine").mkdir(exist_ok=True)
         (tmp_path / "an_engine" / "__init__.py").touch()
         (tmp_path / "an_engine" / "parts.py").write_text(source)
-        monkeypatch.setattr(contract, "installed_version", lambda package: version)
+        monkeypatch.setattr(facts, "installed_version", lambda package: version)
 
     yield install
     forget()

@@ -10,8 +10,7 @@ from omegaconf import OmegaConf
 
 from verl_mas.config.registry import Registry
 from verl_mas.engines import facts
-from verl_mas.engines.contract import Contract
-from verl_mas.engines.facts import HIGHEST_PORT, EngineFacts, facts_of, register_engine, set_options
+from verl_mas.engines.facts import HIGHEST_PORT, Contract, EngineFacts, facts_of, register_engine, set_options
 
 
 @pytest.fixture

@@ -103,26 +103,6 @@ async def test_after_a_change_of_weights_the_rest_is_of_the_new_ones_and_the_beg
         assert reply.log_probs[:old] != pytest.approx(forced[:old], abs=1e-3)
 
 
-async def test_a_stop_string_that_an_abort_cuts_in_two_still_ends_the_reply(engine, tokenizer):
-    async def reply(cut, **params):
-        server = engine()
-        client = client_of(server.generate)
-        call = ask(client, temperature=0, **params)
-        if cut:
-            await abort_at(server, client.gate, cut)
-        return await call
-
-    whole = await reply(0)
-    # The first pair of tokens that is not there before.
-    text = [tokenizer.decode([token]) for token in whole.token_ids]
-    end = next(end for end in range(12, 40) if "".join(text[end - 2 : end]) not in "".join(text[: end - 1]))
-    stop = "".join(text[end - 2 : end])
-    for cut in (0, end - 1):
-        stopped = await reply(cut, stop=[stop])
-        assert (stopped.token_ids, stopped.stop_reason) == (whole.token_ids[:end], "stop")
-        assert stopped.extra_fields["aborts"] == (cut > 0)
-
-
 class Script:
     """An engine with given replies, each of token ids and a stop reason. The gate is closed for every abort."""
 
@@ -222,7 +202,7 @@ def test_a_reply_whose_settings_depend_on_where_it_begins_restarts(setting):
     assert reply.token_ids == [1, 2, 3]
 
 
-@pytest.mark.parametrize("name", ["vllm", "sglang"])
+@pytest.mark.parametrize("name", ["vllm", "sglang", "transformers"])
 def test_the_client_cuts_a_reply_at_a_stop_string_that_begins_before_an_abort(tokenizer, name):
     first, rest = tokenizer.encode("so it is <e"), tokenizer.encode("nd> and more")
 

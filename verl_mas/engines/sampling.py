@@ -9,8 +9,7 @@ from omegaconf import DictConfig
 from verl_mas.config.registry import closest, nearest
 from verl_mas.config.sampling import Sampling
 from verl_mas.config.values import load_dataclass, settable
-from verl_mas.engines.contract import defined
-from verl_mas.engines.facts import ENGINES, facts_of
+from verl_mas.engines.facts import ENGINES, defined, facts_of
 from verl_mas.errors import ConfigError
 
 # Sampling settings that verl-mas sets itself, each with the setting that decides its value. `n` is reserved, because

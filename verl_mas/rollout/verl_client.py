@@ -200,7 +200,7 @@ class VerlPolicy:
         loop._assert_mm_supported(bool(media))  # noqa: SLF001
         mm_inputs: Fields = {}
         ids = await self._initial_tokens(loop, request, media, mm_inputs)
-        return AgentLoopOutput(
+        return AgentLoopOutput.model_construct(
             **_new_row(ids),
             multi_modal_data=media,
             mm_processor_kwargs=loop._get_mm_processor_kwargs(media.get("audios")),  # noqa: SLF001
@@ -291,7 +291,7 @@ class VerlPolicy:
         # A new row without `max_tokens` is limited by the engine.
         if wanted is not None or row.response_ids:
             params["max_tokens"] = left if wanted is None else min(wanted, left)
-        ids, media = [*row.prompt_ids, *row.response_ids], row.multi_modal_data or {}
+        ids, media = _ids(row), row.multi_modal_data or {}
         started = asyncio.get_running_loop().time()
         answer = await self.client.generate(
             request_id=self._request_id(request, branch),
@@ -403,6 +403,11 @@ def _tokens(ids: list[int], mask: list[int], log_probs: list[float] | None) -> F
     """Make the fields of a row with these tokens. The last `len(mask)` tokens are its response."""
     split = len(ids) - len(mask)
     return {"prompt_ids": ids[:split], "response_ids": ids[split:], RESPONSE_MASK: mask, "response_logprobs": log_probs}
+
+
+def _ids(row: AgentLoopOutput) -> list[int]:
+    """Return all tokens of a row. The samples of a new row share the list of its prompt."""
+    return [*row.prompt_ids, *row.response_ids] if row.response_ids else row.prompt_ids
 
 
 def _new_row(ids: list[int]) -> Fields:

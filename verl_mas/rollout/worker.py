@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import ray
 from omegaconf import DictConfig
@@ -34,7 +33,7 @@ from verl_mas.rollout.trajectories import TextPerToken, TrajectoryWriter, folder
 from verl_mas.rollout.verl_client import Model, VerlPolicy
 from verl_mas.verl_ import data_plane
 from verl_mas.verl_.row import AGENT_NAME, FAILURE, FINISHED, REWARD_EXTRA_INFO, RUNNING, SESSION_ID, UID, StoredRow
-from verl_mas.verl_.types import Fields, Trajectory
+from verl_mas.verl_.types import Fields, Trajectory, Untyped
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import LLMClient
 from verl_mas.workflow.rewards import Score
@@ -51,7 +50,7 @@ NEVER = 1_000_000_000
 LATE_REWARD_S = 60.0
 logger = logging.getLogger(__name__)
 
-_StockWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
+_StockWorker: Untyped = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
 
 
 class GroupFailed(Exception):

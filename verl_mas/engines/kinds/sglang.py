@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from verl_mas.config.adapters import Adapter, read_table
 from verl_mas.engines import stock
 from verl_mas.engines.adapters import AdapterServer, by_policy, current_adapter
-from verl_mas.engines.contract import Contract
-from verl_mas.engines.facts import ENGINES, EngineFacts, EngineMemory, require_head_size
+from verl_mas.engines.facts import ENGINES, Contract, EngineFacts, EngineMemory, require_head_size
 from verl_mas.engines.sampling import installed_names
 from verl_mas.errors import EngineLost, RequestError
 from verl_mas.verl_.row import GLOBAL_STEPS

@@ -16,8 +16,7 @@ from packaging.version import Version
 
 from verl_mas.engines import platform, stock
 from verl_mas.engines.adapters import AdapterServer, current_adapter
-from verl_mas.engines.contract import Contract
-from verl_mas.engines.facts import ENGINES, EngineFacts, EngineMemory, require_head_size
+from verl_mas.engines.facts import ENGINES, Contract, EngineFacts, EngineMemory, require_head_size
 from verl_mas.engines.sampling import installed_names
 from verl_mas.errors import ConfigError, EngineLost
 from verl_mas.util import installed_version

@@ -13,8 +13,17 @@ from verl_mas.engines.platform import DEVICE, cpu_device
 class PlatformCPU(PlatformBase):
     """A platform with one logical device. A "GPU" of Ray stands for one worker process."""
 
-    device_name = vendor_name = DEVICE
-    device_module = cpu_device
+    @property
+    def device_name(self) -> str:
+        return "cpu"
+
+    @property
+    def vendor_name(self) -> str:
+        return "cpu"
+
+    @property
+    def device_module(self) -> ModuleType:
+        return cpu_device
 
     def is_available(self) -> bool:
         return True
