@@ -33,6 +33,7 @@ class Sum(Workflow):
 
     async def play(self, team, digits):
         for place in range(len(digits), 3):
+            team.draw(str(digits))
             agent = team["first" if place != 1 else "second"]
             k = None if self.forks_at in (-1, place) else 1
             candidates = await agent.branch(f"digits {digits}", k)
@@ -91,7 +92,7 @@ def test_the_session_is_the_same_with_and_without_probes(run):
     names = "agent", "instance", "turn", "branch", "text", "committed", "trainable", "messages"
     assert acts(played(probed), *names) == acts(plain.replies, *names)
     assert [row.key for row in probed.rows() if row.key] == [row.key for row in plain.rows()]
-    assert len(probed.replies) > len(plain.replies)
+    assert len(probed.replies) > len(plain.replies) and len(probed.boards) == len(plain.boards) == 3
 
 
 def test_probes_are_recorded_as_such_and_are_in_no_row_and_no_count_of_the_agents(run):

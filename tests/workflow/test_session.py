@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, PolicySpec
+from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, PolicySpec, RewardSpec
 from verl_mas.errors import FaultKind
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Outcome, Task, Workflow, nested
@@ -152,6 +152,17 @@ def test_a_commit_of_unscored_candidates_says_what_to_do(run):
     assert done.failed and "set reply.reward" in done.faults[-1].cause
     rows = run(lazy, ScriptedLLM("x"), branch=BranchSpec(commit="first")).session.rows()
     assert [row.reward.team for row in rows] == [0.25, 0.75]
+
+
+def test_a_candidate_is_committed_without_the_penalties_of_the_others(run):
+    async def malformed(task, team):
+        replies = await team.a.branch("q", k=2)
+        replies[0].mark_malformed("no box")
+        replies[0].reward = replies[1].reward = 0.0
+        return Outcome(answer=str(team.commit(replies).branch), reward=0.0)
+
+    settings = {"agents": {"a": AgentSpec(format_penalty=0.5)}, "reward": RewardSpec(penalty_on="session")}
+    assert run(malformed, ScriptedLLM("x"), **settings).session.answer == "1"
 
 
 def test_two_acts_of_one_conversation_at_once_fail_the_session(run):

@@ -146,7 +146,7 @@ def test_the_error_of_a_call_is_its_result(run, called, error):
     settings = {"spec": AgentSpec(tool_timeout_s=0.6), "faults": FaultSpec(retries=0, act_timeout_s=0.5)}
     _, reply, llm = acting(run, [calls(called), "sorry"], tools, **settings)
     (call,) = reply.tool_calls
-    assert call.error.startswith(error) and call.result is None
+    assert call.error.startswith(error) and call.result is None and call.reward == 0
     assert llm.requests[1].messages[-1]["content"] == call.error and reply.text == "sorry"
     assert "(1 failed)" in repr(reply)
 

@@ -53,8 +53,10 @@ def visible(text: str) -> str:
 
 
 def only(found: Sequence[str], what: str) -> str | Malformed:
-    """Return the only value found, or Malformed, also if the value is empty. Equal values count once. For use in
-    codecs."""
+    """Return the only value found, or Malformed. Equal values count once, and an empty value is malformed.
+
+    For use in codecs.
+    """
     values = set(found)
     if len(values) > 1:
         return Malformed(f"more than one {what}: {len(values)} that differ")

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 from uuid import uuid4
 
@@ -113,10 +114,9 @@ def call_function(function: Callable[..., object]) -> CallTool:
     return call
 
 
-async def _called(function: Callable[..., Any], *args: object, **kwargs: object) -> object:
-    if inspect.iscoroutinefunction(function):
-        return await function(*args, **kwargs)
-    returned = await in_thread(lambda: function(*args, **kwargs))
+async def _called(function: Callable[..., object], *args: object, **kwargs: object) -> object:
+    call = partial(function, *args, **kwargs)
+    returned = call() if inspect.iscoroutinefunction(function) else await in_thread(call)
     return await returned if inspect.isawaitable(returned) else returned
 
 
