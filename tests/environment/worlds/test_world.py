@@ -77,10 +77,12 @@ def test_a_continued_candidate_gets_the_return_of_its_player():
     assert session.info["reward_left"] == 4.0
 
 
-def test_the_chance_of_all_candidates_is_the_same():
+def test_the_chance_of_all_candidates_is_the_same_and_not_that_of_the_original():
     workflow = WorldTeam(world=f"{TOY}/chance", options={"steps": 1})
-    session, _ = played(workflow, task(), "<action>0</action>", k=4)
-    assert len({reply.team_reward for reply in session.replies}) == 1
+    sessions = [played(workflow, task(uid=uid), "<action>0</action>", k=4)[0] for uid in "abcdef"]
+    luck = [{reply.team_reward for reply in session.replies} for session in sessions]
+    # The episodes have the same seed, so without new random numbers all sessions would have the same luck.
+    assert {len(rewards) for rewards in luck} == {1} and len(set.union(*luck)) > 1
 
 
 def test_a_world_without_copies_says_so(monkeypatch):
