@@ -47,9 +47,10 @@ def test_a_worker_that_dies_or_needs_too_much_memory_is_a_result_each_time(pool_
 
 def test_a_lost_fork_server_is_restarted(pool_of):
     call = pool_of("os:readlink")
-    server = psutil.Process(int(call(WORKER))).ppid()
+    worker = psutil.Process(int(call(WORKER)))
+    server = worker.ppid()
     os.kill(server, signal.SIGKILL)
-    time.sleep(0.05)
+    worker.wait(5)
     assert call(WORKER) == CRASHED
     assert psutil.Process(int(call(WORKER))).ppid() != server
 

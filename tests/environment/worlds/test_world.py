@@ -77,10 +77,15 @@ def test_a_continued_candidate_gets_the_return_of_its_player():
     assert session.info["reward_left"] == 4.0
 
 
-def test_the_chance_of_all_candidates_is_the_same():
+def test_the_chance_of_all_candidates_is_the_same_and_not_that_of_the_original():
     workflow = WorldTeam(world=f"{TOY}/chance", options={"steps": 1})
-    session, _ = played(workflow, task(), "<action>0</action>", k=4)
-    assert len({reply.team_reward for reply in session.replies}) == 1
+
+    def luck(seed, k):
+        session, _ = played(workflow, task(extra_info={"world_seed": seed}), "<action>0</action>", k=k)
+        return {reply.team_reward for reply in session.replies}
+
+    copied = [luck(seed, k=4) for seed in range(6)]
+    assert {len(rewards) for rewards in copied} == {1} and copied != [luck(seed, k=1) for seed in range(6)]
 
 
 def test_a_world_without_copies_says_so(monkeypatch):

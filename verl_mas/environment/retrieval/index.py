@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypedDict, TypeVar
 
 from verl_mas.config.registry import Extra
 from verl_mas.config.values import Range
@@ -177,6 +177,15 @@ def _batches(items: Iterable[T]) -> Iterator[list[T]]:
 Index: TypeAlias = Bm25Index | DenseIndex
 
 
+class Meta(TypedDict):
+    """The content of `index.json`."""
+
+    format: int
+    passages: int
+    encoder: str | None
+    files: dict[str, int]
+
+
 def build(
     passages: Iterable[Passage], path: str | Path, *, encoder: str | None = None, progress: bool = False
 ) -> Index:
@@ -202,7 +211,7 @@ def _write(passages: Iterable[Passage], path: Path, encoder: str | None) -> None
     if count == 0:
         fix = "check the file: one JSON object per line, or parquet rows"
         raise DataError("the corpus is empty", rule="an index needs at least one passage", fix=fix)
-    meta = {"format": FORMAT, "passages": count, "encoder": encoder, "files": _sizes(path)}
+    meta: Meta = {"format": FORMAT, "passages": count, "encoder": encoder, "files": _sizes(path)}
     (path / META).write_text(json.dumps(meta))
 
 
@@ -215,14 +224,14 @@ def open_index(path: str | Path) -> Index:
     return index
 
 
-def read_meta(path: Path) -> Mapping[str, Any]:
+def read_meta(path: Path) -> Meta:
     """Read the metadata of an index. Refuses an unfinished index, another format, and missing or truncated files."""
     if not (path / META).is_file():
         rule = "an index is a folder that `verl-mas retriever build` has written"
         fix = f"verl-mas retriever build --corpus passages.jsonl --index {path}"
         raise ConfigError(f"index={path}", rule=rule, fix=fix)
     try:
-        meta: Mapping[str, Any] = json.loads((path / META).read_text(encoding="utf-8"))
+        meta: Meta = json.loads((path / META).read_text(encoding="utf-8"))
     except ValueError as error:
         raise _broken(path, f"has an unreadable {META}: {error}") from error
     if meta.get("format") != FORMAT:
