@@ -34,6 +34,7 @@ def test_a_policy_that_shares_its_pool_is_offloaded_and_divided_among_its_gpus(r
     kept = read(mas__pools__shared={"offload": False}, **size)
     assert not kept.param_offload and not kept.optimizer_offload and kept.shards == 2
     assert read(mas__policies__a__trainable=False).trains is False
+    assert read(actor__fsdp_config__use_no_sync_for_gradient_accumulation=None).sync_once is False, "as with veomni"
 
 
 def test_micro_batches_have_the_budget_or_the_longest_rows(read):
