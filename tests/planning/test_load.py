@@ -14,11 +14,13 @@ from verl_mas.planning.path import FUSED
 
 @pytest.fixture
 def read(two) -> Callable[..., Policy]:
-    """Policy `a` of a solver and a verifier on a policy each, on four GPUs."""
+    """Policy `a` of a solver and a verifier on a policy each, on four GPUs. Settings are below `actor_rollout_ref`, or
+    have their whole name."""
 
     def read(**settings: object) -> Policy:
-        gpus = {"trainer__device": "cuda", "trainer__n_gpus_per_node": 4}
-        config = two(**gpus, **settings)
+        whole = ("mas", "critic", "algorithm")
+        full = {key if key.startswith(whole) else f"actor_rollout_ref__{key}": settings[key] for key in settings}
+        config = two(trainer__device="cuda", trainer__n_gpus_per_node=4, **full)
         return read_policy(resolve_serving(Run.of(config)), "a", MODEL)
 
     return read
@@ -28,23 +30,19 @@ def test_a_policy_that_shares_its_pool_is_offloaded_and_divided_among_its_gpus(r
     policy = read()
     assert policy.param_offload and policy.optimizer_offload and policy.shards == 4 and not policy.reference
     assert policy.section == "++mas.policies.a.overrides"
-    size = {"actor_rollout_ref__actor__fsdp_config__fsdp_size": 2}
+    size = {"actor__fsdp_config__fsdp_size": 2}
     kept = read(mas__pools__shared={"offload": False}, **size)
     assert not kept.param_offload and not kept.optimizer_offload and kept.shards == 2
     assert read(mas__policies__a__trainable=False).trains is False
+    assert read(actor__fsdp_config__use_no_sync_for_gradient_accumulation=None).sync_once is False, "as with veomni"
 
 
 def test_micro_batches_have_the_budget_or_the_longest_rows(read):
-    budget = {"actor_rollout_ref__actor__ppo_max_token_len_per_gpu": 5000}
+    budget = {"actor__ppo_max_token_len_per_gpu": 5000}
     known = read(**budget)
     assert known.update_tokens == 5000
-    row = known.row
-    fixed = {
-        "actor_rollout_ref__actor__use_dynamic_bsz": False,
-        "actor_rollout_ref__actor__ppo_micro_batch_size_per_gpu": 3,
-        "actor_rollout_ref__rollout__log_prob_micro_batch_size_per_gpu": 7,
-    }
-    training = read(**budget, **fixed)
+    row, rows = known.row, {"actor__ppo_micro_batch_size_per_gpu": 3, "rollout__log_prob_micro_batch_size_per_gpu": 7}
+    training = read(**budget, **rows, actor__use_dynamic_bsz=False)
     assert (training.update_tokens, training.log_prob_tokens) == (3 * row, 7 * row)
 
 
@@ -60,48 +58,39 @@ def test_images_have_at_most_the_prompts_part_of_a_micro_batch(two):
 
 
 def test_logits_are_copied_at_a_temperature_that_is_not_1_also_at_that_of_an_agent(read):
-    attention = {"actor_rollout_ref__model__override_config__attn_implementation": "flash_attention_2"}
-    attention |= {
-        "actor_rollout_ref__actor__entropy_coeff": 0,
-        "actor_rollout_ref__actor__fsdp_config__use_torch_compile": True,
-    }
-    cold = {"actor_rollout_ref__rollout__temperature": 1.0}
+    attention = {"model__override_config__attn_implementation": "flash_attention_2"}
+    attention |= {"actor__entropy_coeff": 0, "actor__fsdp_config__use_torch_compile": True}
+    cold = {"rollout__temperature": 1.0}
     training = read(**attention, **cold)
     # The gradient is written into the logits; entropy in the loss needs them once more.
     assert (training.logits, training.logits_update) == (2, 2)
-    entropy = {"actor_rollout_ref__actor__entropy_coeff": 0.1}
+    entropy = {"actor__entropy_coeff": 0.1}
     assert read(**{**attention, **entropy}, **cold).logits_update == 6
-    for hot in (
-        {"actor_rollout_ref__rollout__temperature": 0.7},
-        {**cold, "mas__agents__solver__sampling": {"temperature": 0.7}},
-    ):
+    for hot in ({"rollout__temperature": 0.7}, {**cold, "mas__agents__solver__sampling": {"temperature": 0.7}}):
         training = read(**attention, **hot)
         assert (training.logits, training.logits_update) == (4, 6)
     # Blocks write the gradient beside the logits.
-    sdpa = {**attention, "actor_rollout_ref__model__override_config__attn_implementation": "sdpa"}
+    sdpa = {**attention, "model__override_config__attn_implementation": "sdpa"}
     assert read(**sdpa, **cold).logits_update == 4
-    fused = read(**attention, **cold, actor_rollout_ref__model__use_fused_kernels=True)
+    fused = read(**attention, **cold, model__use_fused_kernels=True)
     assert fused.path.log_probs == FUSED
 
 
 def test_rows_of_agents_that_exchange_their_policies_have_the_temperatures_of_all(read):
-    settings = {
-        "actor_rollout_ref__rollout__temperature": 1.0,
-        "mas__agents__verifier__sampling": {"temperature": 0.7},
-    }
+    settings = {"rollout__temperature": 1.0, "mas__agents__verifier__sampling": {"temperature": 0.7}}
     swapped = read(**settings, mas__swap__agents=["solver", "verifier"]).logits
     assert swapped > read(**settings).logits
 
 
 def test_a_reference_is_a_second_model_unless_the_adapter_can_be_left_out(read):
-    loss = {"actor_rollout_ref__actor__use_kl_loss": True}
+    loss = {"actor__use_kl_loss": True}
     assert read(**loss).reference
-    lora = read(**loss, actor_rollout_ref__model__lora_rank=8)
+    lora = read(**loss, model__lora_rank=8)
     assert not lora.reference and lora.adapter == 8 * 1000
 
 
 def test_an_engine_that_reserves_no_share_of_the_gpu_has_no_fraction(read):
-    served = read(actor_rollout_ref__rollout__gpu_memory_utilization=0.4)
+    served = read(rollout__gpu_memory_utilization=0.4)
     assert served.fraction is None and "rollout.name=transformers is estimated as vLLM" in served.notes[0]
     own = {"rollout": {"name": "vllm", "gpu_memory_utilization": 0.4, "max_model_len": 99, "enforce_eager": True}}
     serving = read(mas__policies__a__overrides=own)
@@ -109,11 +98,11 @@ def test_an_engine_that_reserves_no_share_of_the_gpu_has_no_fraction(read):
 
 
 def test_packed_rows_have_a_mask_unless_flash_attn_computes_them(read):
-    packed = {"actor_rollout_ref__model__use_remove_padding": True}
-    attention = "actor_rollout_ref__model__override_config__attn_implementation"
+    packed = {"model__use_remove_padding": True}
+    attention = "model__override_config__attn_implementation"
     assert read(**packed, **{attention: "sdpa"}).path.masked
     assert not read(**packed, **{attention: "flash_attention_3"}).path.masked
-    padded = read(actor_rollout_ref__model__use_remove_padding=False, **{attention: "sdpa"})
+    padded = read(model__use_remove_padding=False, **{attention: "sdpa"})
     assert not (padded.path.packed or padded.path.masked)
 
 

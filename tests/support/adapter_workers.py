@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import multiprocessing
 import os
 import random
 import subprocess
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 State: TypeAlias = dict[str, torch.Tensor]
 STEPS, ROWS = 3, 4
-TIME_LIMIT_S = 600
 ACTOR, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
 # `layers` is also the name of a module.
 POLICIES: dict[str, dict[str, Any]] = {
@@ -338,23 +336,11 @@ def main(folder: Path, variant: str) -> None:
     # verl collects garbage whenever it builds a worker.
     gc.freeze()
     for workers in (1, 2):
-        port = free_port()
-        context = multiprocessing.get_context("fork")
-        started = [
-            context.Process(target=_one_worker, args=(folder, variant, view, rank, workers, port))
-            for rank in range(workers)
-        ]
-        for process in started:
-            process.start()
-        for process in started:
-            process.join(TIME_LIMIT_S)
-        exits = [process.exitcode for process in started]
-        for process in started:
-            process.kill()
-        assert exits == [0] * workers, exits
+        arguments = (folder, variant, view, workers, free_port())
+        torch.multiprocessing.start_processes(_one_worker, arguments, workers, start_method="fork")
 
 
-def _one_worker(folder: Path, variant: str, view: DictConfig, rank: int, workers: int, port: str) -> None:
+def _one_worker(rank: int, folder: Path, variant: str, view: DictConfig, workers: int, port: str) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(workers), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     found = observe(folder / str(workers) / variant, view)
     if rank == 0:

@@ -14,11 +14,9 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
-from ray_start import free_port
 from tensordict import TensorDict
 
 if TYPE_CHECKING:
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 ROWS, UPDATES = 7, 2
 PADDING_TOKENS = 128  # of verl's padding rows
-TIME_LIMIT_S = 600
 
 
 class Updated(TypedDict):
@@ -51,35 +48,16 @@ class Variant:
 
 def updates(model: Path, variants: Mapping[str, Variant], workers: int = 1) -> dict[str, Updated]:
     """One training step of each variant on the same rows and weights, by so many workers."""
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}", __file__]
     with tempfile.TemporaryDirectory() as folder:
         asked = {name: vars(variant) for name, variant in variants.items()}
         Path(folder, "variants.json").write_text(json.dumps(asked))
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-        in_ranks([__file__, str(model), folder], workers, address)
+        command = [*start, str(model), folder]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
         return {name: torch.load(Path(folder, f"{name}.pt"), weights_only=False) for name in variants}
-
-
-def in_ranks(script: Sequence[str], ranks: int, more: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Run a script with its arguments in so many processes, each with the environment of its rank, to their end."""
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    settings = {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks), "PYTHONPATH": path}
-    shared = {**os.environ, **settings, **more}
-    started = [
-        subprocess.Popen(
-            [sys.executable, *script],
-            env=shared | {"RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        outputs = [process.communicate(timeout=TIME_LIMIT_S)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert not any(process.returncode for process in started), "\n".join(outputs)[-6000:]
 
 
 def main(model: str, folder: str) -> None:

@@ -58,7 +58,7 @@ class Policy:
     data_parallel: int = setting("rollout.data_parallel_size", 1)
     eager: bool = setting("rollout.enforce_eager", False)  # Without CUDA graphs, which are kept while the engine sleeps
     bucket: int = 2 << 30  # Bytes of one bucket of a weight sync
-    max_model_len: int | None = setting("rollout.max_model_len", None)  # None: the model's context
+    max_model_len: int | None = None  # None: the model's context
     row: int = 0  # Tokens of the longest prompt and response
     sequences: int = setting("rollout.max_num_seqs", 256)
     sleeps: bool = setting("rollout.free_cache_engine", True)
@@ -205,6 +205,7 @@ def _served(run: Run, name: str, model: ModelSize) -> Policy:
         trainers=sum(pool_shape(run, spec.pool)),
         servers=sum(pool_shape(run, serving_pool(run.mas, name))),
         bucket=rollout.checkpoint_engine.update_weights_bucket_megabytes << 20,
+        max_model_len=rollout.max_model_len,
         row=rollout.prompt_length + rollout.response_length,
         cache_bytes=cache_bytes(run.view(name)),
         serves_adapters=lora and facts.takes_adapters,
@@ -214,9 +215,11 @@ def _served(run: Run, name: str, model: ModelSize) -> Policy:
 
 
 def _with_settings(policy: Policy, section: DictConfig, *parts: str) -> Policy:
-    """Read the fields that are settings of these parts of a section."""
+    """Read the fields that are settings of these parts of a section. Settings of FSDP that another strategy lacks are
+    off."""
     keys = {one.name: one.metadata["key"] for one in fields(Policy) if one.metadata}
-    return replace(policy, **{n: OmegaConf.select(section, key) for n, key in keys.items() if key.startswith(parts)})
+    found = {name: OmegaConf.select(section, key) for name, key in keys.items() if key.startswith(parts)}
+    return replace(policy, **{name: False if value is None else value for name, value in found.items()})
 
 
 def _trained(policy: Policy, run: Run, name: str) -> Policy:

@@ -205,7 +205,7 @@ def test_a_rule_has_a_witness_finds_one_case_and_leaves_it_alone_after_a_change(
 
 def test_an_engine_that_verl_cannot_start_and_a_gpu_that_flash_attention_does_not_have_are_found(run, monkeypatch):
     made = run({**GPUS, **FLASH, f"{ROLLOUT}.name": "sglang"})
-    monkeypatch.setattr("verl_mas.engines.contract.Contract.unstartable", "verl reads the fields of ServerArgs")
+    monkeypatch.setattr("verl_mas.engines.facts.Contract.unstartable", "verl reads the fields of ServerArgs")
     monkeypatch.setattr("verl_mas.checks.rules.engines.old_gpu", lambda: "a V100")
     rules = [every_rule()[name] for name in ("engine_installed", "attention_installed")]
     found = " ".join(f"{problem.value}: {problem.rule}" for rule in rules for problem in rule.problems(made))
