@@ -309,7 +309,7 @@ class Stages:
             cause += "fix: raise it, or set mas.workflow.args.runs_in=process, where a world that hangs is ended"
             raise SessionFault(FaultKind.WORLD, cause) from error
         except ForeignError as failed:
-            cause = failed.error if isinstance(failed.error, Died | Failed) else failed
+            cause = str(failed.error if isinstance(failed.error, Died | Failed) else failed)
             raise SessionFault(FaultKind.WORLD, f"world {name}: {method}: {cause}") from failed.error
 
 

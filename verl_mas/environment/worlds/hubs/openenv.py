@@ -129,11 +129,11 @@ class OpenEnv(World):
         with suppress(websockets.ConnectionClosed):
             self.connection.send(json.dumps({"type": kind, "data": data}))
         answer = json.loads(self.connection.recv())
-        data = answer["data"]
+        content = answer["data"]
         if answer["type"] == "error":
-            fields = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in data.get("errors", ())]
-            raise Refused(data["code"], "; ".join(fields) or data["message"])
-        return data
+            fields = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in content.get("errors", ())]
+            raise Refused(content["code"], "; ".join(fields) or content["message"])
+        return content
 
     def _took(self, result: Untyped) -> View:
         self.earned += float(result["reward"] or 0)
