@@ -127,7 +127,7 @@ def test_a_critic_is_offloaded_with_its_policy_and_has_micro_batches_of_its_own(
     assert read().critic is None
     critic = read(**gae).critic
     assert critic.param_offload and critic.optimizer_offload and critic.critic is None
-    assert (critic.update_tokens, critic.logits, critic.model.parameters) == (32768, 0, N)
+    assert (critic.update_tokens, critic.by_tokens, critic.logits, critic.model.parameters) == (32768, True, 0, N)
     kept = read(**gae, mas__pools__shared={"offload": False}, critic__ppo_infer_max_token_len_per_gpu=4096)
     assert not kept.critic.param_offload and kept.critic.update_tokens == 4096
     assert (critic.element, read(**gae, critic__fsdp__model_dtype="bf16").critic.element) == (4, 2)
