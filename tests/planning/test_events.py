@@ -91,7 +91,11 @@ def test_the_host_is_fullest_while_a_tied_model_is_read_or_once_training_has_beg
     assert together.caches == {"a": 1 << 30, "d": 1 << 30}, "of its options, whatever the fraction"
 
 
-def test_the_larger_one_of_a_policy_and_its_critic_counts_while_they_are_loaded():
+def test_a_critic_is_loaded_before_its_policy_and_then_waits_on_the_host_if_it_is_offloaded():
+    critic = replace(A, optimizer_offload=False)
+    shards = 4 * (65_536 + 4 * 16_384)  # of 64,000 and 9,000 bytes, rounded up
+    both = Pool([replace(A, critic=critic)], CARD).host(4)
+    assert both == {"a model being loaded": 4 * 4 * MODEL.parameters, "critic": shards}
     large = replace(HELD, model=replace(MODEL, tensors=(10**9,), tied=False))
     assert Pool([replace(A, critic=large)], CARD).host(4) == {"a model being loaded": 4 * 10**9}
     served = replace(large, pool="left", serving_pool="serve", critic=large).at("serve")

@@ -120,19 +120,32 @@ class Pool:
     def _asleep(self, policy: Policy) -> Terms:
         return serving.asleep(policy, self.caches[policy.name])
 
+    # -- host memory -----------------------------------------------------------------------------------------
+
     def host(self, gpus_on_node: int) -> Terms:
-        """Host memory of a node at the worst moment: while models are loaded, or after training has begun."""
-        copies = sum(serving.host_copy(policy, phases=self.phases) / policy.replica for policy in self.policies)
-        trained = [training.host(policy, gpus_on_node) for policy in self.policies]
-        loaded = [training.load_host(policy, gpus_on_node) for policy in self.policies]
-        moments = [added(*trained, {"engines' copies": gpus_on_node * copies})]
-        for index, size in enumerate(loaded):
-            earlier = sum(terms.get("parameters", 0.0) for terms in trained[:index])
-            moments.append(added({"a model being loaded": size, "parameters": earlier}))
+        """Host memory of a node at the worst moment: while a model is loaded, or after training has begun."""
+        trained = (training.host(policy, gpus_on_node) for policy in self.policies)
+        moments = [added(*trained, *(self._copies(policy, gpus_on_node) for policy in self.policies))]
+        held = list[Terms]()
+        for policy in self.policies:
+            moments += [added(*held, loading) for loading in _loading([policy], gpus_on_node)]
+            held += [training.host(policy, gpus_on_node, begun=False), self._copies(policy, gpus_on_node)]
         if not self.phases and not any(policy.measures for policy in self.policies):
             # The policies start together (`engines.serving.start_together`).
-            moments.append({"models being loaded": sum(loaded)})
+            moments += _loading(self.policies, gpus_on_node)
         return max(moments, key=total)
+
+    def _copies(self, policy: Policy, gpus: int) -> Terms:
+        return {"engines' copies": gpus / policy.replica * serving.host_copy(policy, phases=self.phases)}
+
+
+def _loading(policies: Sequence[Policy], gpus: int) -> Iterator[Terms]:
+    """Yield the host memory while the critics of policies are loaded, and then while the policies are loaded."""
+    purpose = "a model being loaded" if len(policies) == 1 else "models being loaded"
+    critics = [policy.critic for policy in policies if policy.critic]
+    yield {purpose: sum(training.load_host(critic, gpus) for critic in critics)}
+    held = sum(total(training.host(critic, gpus, begun=False)) for critic in critics)
+    yield added({purpose: sum(training.load_host(policy, gpus) for policy in policies), "critic": held})
 
 
 def staged(policy: Policy) -> Terms:

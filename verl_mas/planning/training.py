@@ -173,8 +173,8 @@ def layer_activations(model: ModelSize | Vision, tokens: float) -> float:
     return SERVED * tokens * (8 * model.hidden + 3 * model.intermediate)
 
 
-def host(policy: Policy, gpus: int) -> Terms:
-    """Pinned host memory of the training processes on one node, which has `gpus` GPUs, once training has begun."""
+def host(policy: Policy, gpus: int, *, begun: bool = True) -> Terms:
+    """Pinned host memory of the training processes on one node, which has `gpus` GPUs."""
     if not policy.trains:
         return {}
     moved, tensors = policy.always_on_cpu, policy.model.tensors
@@ -182,10 +182,10 @@ def host(policy: Policy, gpus: int) -> Terms:
     kept = (sum(policy.adapters) or policy.trained,) if policy.lora else tensors
     of_trained = gpus * pinned(kept, policy.trained_element, policy.shards)
     return {
-        "critic": _sum(host(policy.critic, gpus)) if policy.critic else 0.0,
+        "critic": _sum(host(policy.critic, gpus, begun=begun)) if policy.critic else 0.0,
         "parameters": of_model if moved or policy.param_offload else 0.0,
-        "gradients": of_trained if moved else 0.0,
-        "Adam": ADAM * of_trained if moved or _adam_leaves(policy) else 0.0,
+        "gradients": of_trained if moved and begun else 0.0,
+        "Adam": ADAM * of_trained if begun and (moved or _adam_leaves(policy)) else 0.0,
         "reference": of_model if policy.reference else 0.0,
     }
 
@@ -196,10 +196,9 @@ def pinned(elements: tuple[int, ...], size: int, shards: int) -> float:
 
 
 def load_host(policy: Policy, gpus: int) -> float:
-    """Host memory while the model, or before it the critic, is loaded. If the head is tied to the embedding, every
-    process reads the whole model. Otherwise only the first process reads it."""
-    own = float(policy.trains * policy.element * policy.model.parameters * (gpus if policy.model.tied else 1))
-    return max(own, load_host(policy.critic, gpus)) if policy.critic else own
+    """Host memory while the model is loaded. If the head is tied to the embedding, every process reads the whole model.
+    Otherwise only the first process reads it."""
+    return float(policy.trains * policy.element * policy.model.parameters * (gpus if policy.model.tied else 1))
 
 
 def checkpoint(policy: Policy) -> float:
