@@ -13,7 +13,7 @@ from verl.workers.rollout.replica import RolloutMode, TokenOutput
 
 from verl_mas.engines.transformers.adapter import ServerAdapter
 from verl_mas.engines.transformers.server import TransformersServer
-from verl_mas.rollout.resumed_reply import ResumedReply
+from verl_mas.rollout.resumed_reply import ResumedReply, keep
 from verl_mas.testing.tiny_model import tiny_model
 
 
@@ -236,6 +236,8 @@ def test_routed_experts_are_those_of_the_weights_that_sampled_the_tokens():
     parts = [part([1, 2], 3, 1), part([], 3, 7), part([3, 4, 5], 6, 2)]
     reply = ResumedReply([8, 9], {}, OmegaConf.create(ROLLOUT), str, [1, 2, 3, 4, 5], parts)
     assert reply.joined().routed_experts[:, 0].tolist() == [1, 1, 1, 2, 2, 2]
+    keep(cut := part([3, 4, 5], 6, 2), 1, before=4)
+    assert (cut.token_ids, len(cut.routed_experts)) == ([3], 5)
 
 
 async def test_a_request_waits_at_a_closed_gate_and_is_not_sent_after_a_cancellation():

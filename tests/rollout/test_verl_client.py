@@ -1,7 +1,9 @@
 """A policy that verl serves: sampling, conversations, truncation, tools, faults."""
 
+import asyncio
 from contextlib import nullcontext
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -233,6 +235,7 @@ def test_truncation_keeps_system_prompt_question_and_last_message(rule, limit):
         assert fitted[1] == messages[1] and fitted[-1] == messages[-1]
         roles = [m["role"] for m in fitted]
         assert limit >= count(LONG) or len(roles) < len(LONG)
+        assert len(roles) == 3 or "user" not in (one for one, other in pairwise(roles) if one == other)
     elif limit < count(messages):
         assert fitted[1]["content"].startswith("head") and fitted[1]["content"].endswith("tail")
         assert count(fitted) >= limit - 2, "no more is cut than must be"
@@ -276,10 +279,13 @@ def test_the_weight_versions_of_a_conversation_are_those_of_all_its_replies(poli
         output = await answer(**request)
         number = len(server.calls) - 1
         output.extra_fields.update(versions=listed[number], aborts=number)
+        output.num_preempted = number
+        await asyncio.sleep(0.01)
         return output
 
     monkeypatch.setattr(server, "remote", with_versions)
     (row,) = play(talks, client).session.rows()
-    fields = output_of(row.generation).extra_fields
+    fields, metrics = output_of(row.generation).extra_fields, output_of(row.generation).metrics
+    assert metrics.num_preempted == 3 and metrics.generate_sequences > 0.025
     assert (fields["versions"], fields["aborts"]) == ([[1, 3], [4, 4], [1, 6]], 3)
     assert sum(tokens for tokens, _ in fields["versions"]) == sum(row.generation.response_mask)
