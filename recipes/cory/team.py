@@ -9,8 +9,9 @@ from verl_mas.workflows.solver_verifier import solve
 
 @register_workflow("cory")
 class Cory(WithGrader):
-    """Two copies of one LLM. `mas.swap.agents=[pioneer,observer]` exchanges their roles during training.
+    """A pioneer answers. An observer reads this answer and answers too. Both get the sum of their grades (CORY).
 
+    Both are copies of one LLM, and `mas.swap.agents=[pioneer,observer]` exchanges their roles during training.
     The pioneer's answer is the team's answer. The pioneer's prompt is the task alone, as it will be when the LLM is
     used after training.
     """

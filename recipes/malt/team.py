@@ -35,7 +35,9 @@ class Proposal:
 
 @register_workflow("generate_verify_refine")
 class GenerateVerifyRefine(WithGrader):
-    """The generator proposes, the verifier reviews, the refiner reads the proposal and the review and answers.
+    """Generate, verify, refine: a tree of candidates in which the value of an act is the mean of its leaves (MALT).
+
+    The generator proposes, the verifier reviews, the refiner reads the proposal and the review and answers.
 
     If `mas.branch.k` is K, every act has K candidates, and the team continues from each of them: K replies of the
     generator, K^2 of the verifier and K^3 of the refiner. The value of a refinement is its grade; the value of an

@@ -13,7 +13,9 @@ from verl_mas.workflows.solver_verifier import ReviewVerdict, judge, solve
 
 @register_workflow("peers")
 class Peers(WithGrader):
-    """In training, the grader only compares answers with each other; only validation reads the ground truth.
+    """Peers answer a task separately and reward each other, by agreement or by reviews, without a ground truth.
+
+    In training, the grader only compares answers with each other; only validation reads the ground truth.
 
     An unreadable answer equals no other answer, not even another unreadable answer, and gets the reward 0.
     """

@@ -24,7 +24,9 @@ class ChainState:
 
 @register_workflow("search_chain")
 class SearchChain(Searching):
-    """The chain of arXiv 2506.02718, in which each agent acts once. With `fork`, one act branches. Then the session
+    """A rewriter writes queries, a reranker selects passages, an answerer answers: the team of MHGPO.
+
+    In the chain of arXiv 2506.02718 each agent acts once. With `fork`, one act branches. Then the session
     continues with each candidate of this act, and all of these continuations are trained on."""
 
     agents = ("rewriter", "reranker", "answerer")

@@ -271,16 +271,42 @@ def test_onednn_changes_neither_weights_nor_log_probs(monkeypatch, model, make_b
     torch.testing.assert_close(actual.log_probs, expected.log_probs, rtol=0, atol=1e-5)
 
 
-def test_an_abort_takes_running_and_waiting_requests_with_their_tokens_and_the_engine_continues(make_batcher):
+def test_requests_that_were_aborted_and_come_again_go_before_those_that_never_ran(make_batcher):
+    batcher = make_batcher(capacity=Capacity(rows=1))
+    settings = RequestSampling(max_tokens=2, ignore_eos=True)
+    first = batcher.submit([5, 6], settings)
+    batcher.step()
+    fresh = batcher.submit([5, 7], settings)
+    again = [batcher.submit([5, 8, token], settings, drawn=1) for token in (9, 10)]
+    ended = []
+    while not batcher.idle:
+        ended += batcher.step()
+    assert ended == [first, *again, fresh]
+
+
+def test_an_abort_takes_requests_from_every_queue_with_their_tokens_and_the_engine_continues(make_batcher):
     batcher = make_batcher(capacity=Capacity(rows=1))
     settings = RequestSampling(max_tokens=9, ignore_eos=True)
-    samples = [batcher.submit([5, 6, 7], settings) for _ in range(3)]
+    samples = [batcher.submit([5, 6, 7], settings, drawn=drawn) for drawn in (0, 2, 0)]
     assert batcher.abort([samples[1]]) == [samples[1]]
     batcher.step()
     assert set(batcher.abort()) == {samples[0], samples[2]} and batcher.idle
     assert [len(sample.tokens) for sample in samples] == [1, 0, 0]
     assert {sample.finish_reason for sample in samples} == {"aborted"}
     assert len(serve(batcher, [5, 6], max_tokens=3)[0].tokens) == 3
+
+
+def test_a_stop_string_may_begin_in_the_tokens_that_were_drawn_before(model, make_batcher):
+    text = greedy_one_by_one(model, [5, 6], 9)
+    ends = make_batcher().decode(text[3:5])
+    settings = RequestSampling(max_tokens=9, temperature=0, ignore_eos=True, stop=(ends,))
+    ended = {}
+    for drawn in (0, 4):
+        batcher = make_batcher()
+        sample = batcher.submit([5, 6, *text[:4]], settings, drawn=drawn)
+        run(batcher)
+        ended[drawn] = len(sample.tokens)
+    assert ended[4] == 1 < ended[0]
 
 
 def test_verls_sampling_parameters_are_read_and_none_means_the_default():

@@ -53,13 +53,13 @@ async def abort_at(server, gate, tokens, meanwhile=None):
     gate.open()
 
 
-@pytest.mark.parametrize("params", [{}, {"repetition_penalty": 1.3, "max_tokens": 40}])
-async def test_a_greedy_reply_that_is_aborted_three_times_is_the_uninterrupted_reply(engine, params):
+@pytest.mark.parametrize("params", [{}, {"temperature": 0}, {"repetition_penalty": 1.3, "top_p": 0.9, "seed": 4}])
+async def test_aborted_three_times_with_the_same_weights_is_the_uninterrupted_reply(engine, params):
     # The engine has four rows, so some of the seven requests are aborted before they run.
     async def replies(aborts):
         server = engine()
         client = client_of(server.generate)
-        asked = [ask(client, number, temperature=0, **params) for number in range(7)]
+        asked = [ask(client, number, **params) for number in range(7)]
         for _ in range(aborts):
             await abort_at(server, client.gate, 31)
         return await asyncio.gather(*asked)
@@ -67,7 +67,7 @@ async def test_a_greedy_reply_that_is_aborted_three_times_is_the_uninterrupted_r
     whole, cut = await replies(0), await replies(3)
     assert sum(reply.extra_fields["aborts"] for reply in cut) >= 7
     for one, other in zip(whole, cut, strict=True):
-        assert one.token_ids == other.token_ids and len(one.token_ids) == params.get("max_tokens", 48)
+        assert one.token_ids == other.token_ids and len(one.token_ids) == 48
         assert other.log_probs == pytest.approx(one.log_probs, abs=1e-5)
         assert (one.stop_reason, one.extra_fields["aborts"]) == (other.stop_reason, 0) == ("length", 0)
 
@@ -101,6 +101,26 @@ async def test_after_a_change_of_weights_the_rest_is_of_the_new_ones_and_the_beg
         forced = forced.gather(1, ids[0, 3:, None])[:, 0].tolist()
         assert reply.log_probs[old:] == pytest.approx(forced[old:], abs=1e-5)
         assert reply.log_probs[:old] != pytest.approx(forced[:old], abs=1e-3)
+
+
+async def test_a_stop_string_that_an_abort_cuts_in_two_still_ends_the_reply(engine, tokenizer):
+    async def reply(cut, **params):
+        server = engine()
+        client = client_of(server.generate)
+        call = ask(client, **params)
+        if cut:
+            await abort_at(server, client.gate, cut)
+        return await call
+
+    whole = await reply(0)
+    # The first pair of tokens that is not there before.
+    text = [tokenizer.decode([token]) for token in whole.token_ids]
+    end = next(end for end in range(12, 40) if "".join(text[end - 2 : end]) not in "".join(text[: end - 1]))
+    stop = "".join(text[end - 2 : end])
+    for cut in (0, end - 1):
+        stopped = await reply(cut, stop=[stop])
+        assert (stopped.token_ids, stopped.stop_reason) == (whole.token_ids[:end], "stop")
+        assert stopped.extra_fields["aborts"] == (cut > 0)
 
 
 class Script:
@@ -148,6 +168,7 @@ def test_the_parts_of_a_reply_are_joined_and_the_rest_of_its_tokens_is_asked_for
         [request["sampling_params"][name] for name in ("max_tokens", "min_tokens", "seed")] for request in requests
     ]
     assert asked == [[20, 4, 7], [18, 2, 9], [18, 2, 9], [17, 1, 10]]
+    assert all("drawn" not in request for request in requests)
     assert [request.get("adapter") for request in requests] == [adapter] * 4
 
 

@@ -1,5 +1,6 @@
 """Reports of checks: a check is a generator of problems, and the errors of all checks are raised as one."""
 
+import asyncio
 import signal
 import threading
 import time
@@ -125,8 +126,9 @@ def user_code(seconds: float | None = None) -> Iterator[None]:
     try:
         with foreign(MasError, KeyboardInterrupt, exits=True), _time_limit(seconds):
             yield
-    except ForeignError as failed:
-        error = failed.error
+    except (ForeignError, asyncio.CancelledError) as failed:
+        # The checks cancel no task, so a cancellation is an error of user code, too.
+        error = failed.error if isinstance(failed, ForeignError) else failed
         trace = traceback.TracebackException.from_exception(error)
         user_frames = [frame for frame in trace.stack if not _ours(frame.filename)]
         # Show only frames of user code. If there are none, our own call failed, so show all frames. A SyntaxError is

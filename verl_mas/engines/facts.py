@@ -135,6 +135,10 @@ class EngineFacts:
     # Whether the engine serves several adapters of one base at once. Each request then names its adapter
     # (`mas.policies.<name>.adapter_of`).
     many_adapters: bool = False
+    # Whether the engine can continue a reply that an abort interrupted. Its `generate` then has the parameter `drawn`:
+    # the number of tokens at the end of the prompt that belong to the reply. The engine continues with the reply's next
+    # random numbers, and finds a stop string that began before the abort.
+    resumes: bool = False
     # Raises ConfigError for a value in `rollout.engine_kwargs` that the engine does not accept.
     check_options: Callable[[Mapping[str, Mapping[str, object]]], object] | None = None
     # Whether a run can have several policies on this engine.

@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 from verl.experimental.agent_loop.tool_agent_loop import SPEC_DECODE_EXTRA_KEYS
 from verl.workers.rollout.replica import TokenOutput
 
+from verl_mas.engines.facts import facts_of
 from verl_mas.engines.sampling import stop_window
 from verl_mas.verl_.row import ABORTS, GLOBAL_STEPS, MAX_GLOBAL_STEPS, MIN_GLOBAL_STEPS, VERSIONS
 from verl_mas.verl_.types import Fields
@@ -56,10 +57,13 @@ class ResumedReply:
         left = {name: max(0, self.params[name] - drawn) for name in LEAST if self.params.get(name)}
         params = {name: value for name, value in self.params.items() if name not in LIMITS}
         params |= {LIMITS[0]: self._limit - drawn, **left}
+        request = {"prompt_ids": [*self.prompt, *self.tokens], "sampling_params": params}
+        if facts_of(self.rollout.name).resumes:
+            return {**request, "drawn": drawn}
         if params.get("seed") is not None:
             # The engine would repeat the random numbers of the first tokens if the seed were the same.
             params["seed"] += drawn
-        return {"prompt_ids": [*self.prompt, *self.tokens], "sampling_params": params}
+        return request
 
     def add(self, part: TokenOutput, *, refused: bool) -> None:
         aborted = part.stop_reason in ABORTED

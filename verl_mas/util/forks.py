@@ -200,6 +200,7 @@ class Restarted:
     def __init__(self, start: Callable[[], ForkServer]):
         self._start, self._lock = start, threading.Lock()
         self.server: ForkServer | None = None
+        self.closed = False
 
     def usable(self) -> ForkServer:
         with self._lock:
@@ -209,6 +210,7 @@ class Restarted:
 
     def close(self) -> None:
         with self._lock:
+            self.closed = True
             if self.server is not None:
                 self.server.close()
 

@@ -152,7 +152,7 @@ class Team:
     def twin(self, agent: Agent) -> Agent:
         """Return the same instance of an agent on the path of this team. The instance may have been spawned before the
         path began."""
-        return Agent(self._session, replace(agent.ask, line=self._line))
+        return Agent(self._session, replace(agent.draft, line=self._line))
 
     def random(self, name: str) -> random.Random:
         """Return a generator of random numbers for one purpose. Each continuation has a generator of its own."""
@@ -198,30 +198,30 @@ class Agent(KnownNames):
     """One agent of a session: `await agent.act(prompt)` is one LLM call."""
 
     def __init__(self, session: Session, ask: Ask):
-        self._session, self.ask = session, ask
+        self._session, self.draft = session, ask
 
     @property
     def name(self) -> str:
-        return self.ask.agent.name
+        return self.draft.agent.name
 
     @property
     def instance(self) -> int:
-        return self.ask.instance
+        return self.draft.instance
 
     def spawned(self) -> Agent:
         """Return a new instance of this agent. Raises SessionFault if there are too many instances."""
-        line, limit = self.ask.line, self._session.config.faults.max_acts
+        line, limit = self.draft.line, self._session.config.faults.max_acts
         if line.spawned >= limit:
             cause = f"{line.spawned + 1} instances in a session; rule: each acts, and a session has at most "
             cause += f"mas.faults.max_acts={limit} acts; fix: spawn fewer, or raise mas.faults.max_acts"
             raise SessionFault(FaultKind.LIMIT, cause, agent=self.name, turn=0)
-        return Agent(self._session, replace(self.ask, instance=line.new_instance(self.name)))
+        return Agent(self._session, replace(self.draft, instance=line.new_instance(self.name)))
 
     async def act(self, messages: Prompt, *, tools: Tools = (), **sampling: object) -> Reply:
         """Make one LLM call without history, and one more after each round of tool calls. `tools` are functions that
         the agent may call in addition to its configured tools. `sampling` overrides the agent's sampling settings for
         this act."""
-        ask = replace(self.ask, messages=self._opening(messages), sampling=sampling, tools=tools)
+        ask = replace(self.draft, messages=self._opening(messages), sampling=sampling, tools=tools)
         return (await self._session.act(ask))[0]
 
     async def branch(
@@ -231,8 +231,8 @@ class Agent(KnownNames):
 
         Candidates share a list of `tools`. If `tools` is a function, it is called once per candidate to make a list.
         """
-        n = self._session.candidates(k, self.ask.line)
-        ask = replace(self.ask, messages=self._opening(messages), sampling=sampling, tools=tools, n=n)
+        n = self._session.candidates(k, self.draft.line)
+        ask = replace(self.draft, messages=self._opening(messages), sampling=sampling, tools=tools, n=n)
         return await self._session.act(ask)
 
     async def answer(
@@ -246,12 +246,12 @@ class Agent(KnownNames):
     ) -> Reply:
         """Make an act for a program that has its own tools and keeps its own history. The program makes all tool calls,
         and the tokens of `continues` are used unchanged. `max_tokens` and `stop` can only shorten the reply."""
-        own = self.ask.agent.sampling(self._session.task, {})
+        own = self.draft.agent.sampling(self._session.task, {})
         limits = [limit for limit in (own.get("max_tokens"), sampling.get("max_tokens")) if isinstance(limit, int)]
         stops = [*_texts(own.get("stop")), *_texts(sampling.get("stop"))]
         shorter = {**({"max_tokens": min(limits)} if limits else {}), **({"stop": stops} if stops else {})}
         prompt = messages if continues else self._opening(messages)
-        ask = replace(self.ask, messages=prompt, sampling={**sampling, **shorter}, tools=tools, continues=continues)
+        ask = replace(self.draft, messages=prompt, sampling={**sampling, **shorter}, tools=tools, continues=continues)
         return (await self._session.act(replace(ask, calls_open=True, origin=origin)))[0]
 
     async def branch_off(
@@ -259,7 +259,7 @@ class Agent(KnownNames):
     ) -> Reply:
         """Make an act of a new instance from within a tool call. Its prompt has exactly the tokens up to the reply with
         the call, followed by `messages`. `max_calls` replaces the agent's `max_tool_calls`."""
-        prompt, ask, spec = [*context.messages, *as_messages(messages)], self.spawned().ask, self.ask.agent.spec
+        prompt, ask, spec = [*context.messages, *as_messages(messages)], self.spawned().draft, self.draft.agent.spec
         limited = replace(ask.agent, spec=replace(spec, max_tool_calls=max_calls or spec.max_tool_calls))
         ask = replace(ask, agent=limited, messages=prompt, tools=tools, continues=context.continues)
         return (await self._session.act(ask))[0]
@@ -276,7 +276,7 @@ class Agent(KnownNames):
     def _opening(self, messages: Prompt) -> list[Message]:
         """Convert a prompt to messages. A configured system prompt replaces the system message of the workflow."""
         listed = as_messages(messages)
-        prompt = self.ask.agent.spec.system_prompt
+        prompt = self.draft.agent.spec.system_prompt
         if prompt is None:
             return listed
         rest = listed[1:] if listed and listed[0]["role"] == "system" else listed
@@ -315,7 +315,7 @@ class Conversation(KnownNames):
         """Sample K candidates for the next turn. Commit one of them before the conversation continues."""
         prompt = [*self.messages, *as_messages(messages)]
         state = self._state and replace(self._state, row=None)
-        return await self._act(prompt, sampling, self._session.candidates(k, self._agent.ask.line), state)
+        return await self._act(prompt, sampling, self._session.candidates(k, self._agent.draft.line), state)
 
     def commit(self, replies: Sequence[Reply]) -> Reply:
         chosen = self._session.commit(replies)
@@ -334,7 +334,8 @@ class Conversation(KnownNames):
             raise WorkflowError(value, rule=rule, fix="await one after the other, or begin a conversation for each")
         self._acting = True
         try:
-            ask = replace(self._agent.ask, messages=prompt, sampling=sampling, n=n, tools=self._tools, continues=state)
+            draft = self._agent.draft
+            ask = replace(draft, messages=prompt, sampling=sampling, n=n, tools=self._tools, continues=state)
             return await self._session.act(ask)
         finally:
             self._acting = False

@@ -13,6 +13,7 @@ register_engine(
         one_process=True,
         takes_adapters=False,
         many_adapters=True,
+        resumes=True,
         check_options=Options.of,
     ),
 )

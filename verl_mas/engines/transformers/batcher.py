@@ -60,28 +60,35 @@ class ContinuousBatcher:
         self.decode = decode
         self.seeds = random.Random(seed)
         self._vocabulary = cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
-        self._waiting: deque[Sample] = deque()  # `step` takes requests from it in its own thread
+        # `step` takes requests from these queues in its own thread. Requests that have begun come first.
+        self._resumed: deque[Sample] = deque()
+        self._waiting: deque[Sample] = deque()
         self._running: list[Sample] = []
         self._cache = RowCache()
         self.adapters = adapters or Adapters(model, {})
 
     @property
     def idle(self) -> bool:
-        return not self._waiting and not self._running
+        return not self._resumed and not self._waiting and not self._running
 
     def submit(
         self,
         prompt: Sequence[int],
         sampling: RequestSampling,
         adapter: str | None = None,
+        drawn: int = 0,
         sight: Sight | None = None,
     ) -> Sample:
-        """Queue a request. A request that cannot be served is refused here, before it touches the batch."""
+        """Queue a request. A request that cannot be served is refused here, before it touches the batch.
+
+        The last `drawn` tokens of the prompt are the first tokens of the reply, which was aborted and is continued now.
+        Such a request comes before requests that never ran.
+        """
         self._check(prompt, sampling)
         self.adapters.require(adapter)
         seed = self.seeds.getrandbits(64) if sampling.seed is None else sampling.seed
-        sample = Sample(tuple(prompt), sampling, random.Random(f"{seed}/0"), adapter, sight)
-        self._waiting.append(sample)
+        sample = Sample(tuple(prompt), sampling, random.Random(f"{seed}/0"), adapter, drawn, sight)
+        (self._resumed if drawn else self._waiting).append(sample)
         return sample
 
     @torch.inference_mode()
@@ -105,12 +112,13 @@ class ContinuousBatcher:
     @torch.inference_mode()
     def abort(self, samples: Collection[Sample] | None = None) -> list[Sample]:
         """End the given samples, or all, at once. Return the samples that had not finished."""
-        aborted = [s for s in (*self._running, *self._waiting) if samples is None or s in samples]
+        aborted = [s for s in (*self._running, *self._resumed, *self._waiting) if samples is None or s in samples]
         for sample in aborted:
             sample.finish_reason = "aborted"
         for row in reversed(range(len(self._running))):
             if self._running[row].finish_reason:
                 self._leave(row)
+        self._resumed = deque(s for s in self._resumed if not s.finish_reason)
         self._waiting = deque(s for s in self._waiting if not s.finish_reason)
         return aborted
 
@@ -152,12 +160,12 @@ class ContinuousBatcher:
         """Take the next waiting samples that fit, in their order. A single sample always fits."""
         joining: list[Sample] = []
         columns = max((sample.max_length for sample in self._running), default=0)
-        while self._waiting:
+        while queue := self._resumed or self._waiting:
             rows = len(self._running) + len(joining) + 1
-            columns = max(columns, self._waiting[0].max_length)
+            columns = max(columns, queue[0].max_length)
             if rows > 1 and (rows > self.max_rows or rows * columns > self.max_cells):
                 break
-            joining.append(self._waiting.popleft())
+            joining.append(queue.popleft())
         return joining
 
     def _prefill(self, joining: list[Sample]) -> None:
@@ -233,7 +241,7 @@ class ContinuousBatcher:
         if token in sampling.stop_token_ids or (token in self._eos and not sampling.ignore_eos):
             return "stop"
         if sampling.stop:
-            tail = self.decode(sample.tokens[-stop_window(sampling.stop) :])
+            tail = self.decode(sample.last_of_reply(stop_window(sampling.stop)))
             if any(stop in tail for stop in sampling.stop):
                 return "stop"
         if len(sample.tokens) >= sampling.max_tokens:

@@ -78,12 +78,17 @@ class Sample:
     sampling: RequestSampling
     generator: random.Random
     adapter: str | None = None
+    drawn: int = 0  # how many tokens at the end of the prompt are the first tokens of an aborted reply
     sight: Sight | None = None
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     # Pairs of a number of tokens and the version of the weights that sampled them, in order.
     versions: list[tuple[int, int | None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for _ in range(self.drawn):
+            self.generator.random()
 
     @property
     def names(self) -> tuple[int, ...]:
@@ -98,6 +103,10 @@ class Sample:
     @property
     def last_token(self) -> int:
         return self.tokens[-1] if self.tokens else self.prompt[-1]
+
+    def last_of_reply(self, count: int) -> list[int]:
+        before = min(count - len(self.tokens), self.drawn)
+        return [*self.prompt[len(self.prompt) - before :], *self.tokens] if before > 0 else self.tokens[-count:]
 
     @property
     def cached(self) -> int:

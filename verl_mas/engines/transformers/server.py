@@ -76,11 +76,13 @@ class TransformersServer:
         sampling_params: Fields,
         request_id: str,
         adapter: str | None = None,
+        drawn: int = 0,
         listener: Listener | None = None,
         **media: Passed,
     ) -> TokenOutput:
         """Sample one reply; verl's `LLMServerClient` calls this. Without `adapter` the base replies.
 
+        The last `drawn` tokens of the prompt are the first tokens of the reply (`ContinuousBatcher.submit`).
         `listener`: only for callers in the same process.
         """
         images, options = media.pop("image_data", None) or (), media.pop("mm_processor_kwargs", None) or {}
@@ -103,7 +105,7 @@ class TransformersServer:
         if self._asleep:
             fix = "wake it with wake_up, or set rollout.free_cache_engine=False"
             raise RequestError(f"a generate call to {self.name}", rule="the engine sleeps between rollouts", fix=fix)
-        sample = self.batcher.submit(prompt_ids, sampling, adapter, sight)
+        sample = self.batcher.submit(prompt_ids, sampling, adapter, drawn, sight)
         if listener is not None:
             self._listeners[sample] = listener
         await self._done(sample)
@@ -190,8 +192,7 @@ class TransformersServer:
         params.setdefault("repetition_penalty", config.repetition_penalty)
         params.setdefault("ignore_eos", config.ignore_eos)
         if config.full_determinism:
-            # The rest of an aborted reply has a longer prompt, so it does not repeat the first random numbers.
-            params.setdefault("seed", f"{config.seed}/{request_id}/{prompt_length}")
+            params.setdefault("seed", f"{config.seed}/{request_id}")
         return RequestSampling.parse({**params, "max_tokens": max(1, min(limit, left))})
 
     async def _done(self, sample: Sample) -> None:
