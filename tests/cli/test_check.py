@@ -23,15 +23,20 @@ def test_a_team_is_shown_as_a_tree_with_a_verdict_in_lines_that_are_not_wrapped(
         return [text.replace("LETTERS", str(letters)).replace("HERE", str(tmp_path)) for text in texts]
 
     output = output_of(capsys, "check", *TEAM, *filled(TREES[of]["changed"]))
-    parts = [*filled(TREES[of]["shows"]), f"python {sys.version.split()[0]}"]
-    assert [part for part in parts if part not in output] == [] and "None" not in output
+    parts = [*filled(TREES[of]["shows"]), f"python: {sys.version.split()[0]}"]
+    assert [part for part in parts if part not in output] == [] and "where it branches" not in output
     assert output.rstrip().splitlines()[-1].startswith("accepted")
+
+
+def test_the_rows_of_a_branching_team_are_multiplied_by_its_candidates(capsys):
+    branching = ["+mas=planner_executor", *SMALL, "mas.branch.k=8", "algorithm.adv_estimator=at_grpo"]
+    assert "rows where it branches: 32 x 8 candidates = 256" in output_of(capsys, "check", *branching, *PUZZLES)
 
 
 def test_a_run_without_a_team_is_shown_too(capsys):
     output = output_of(capsys, "check", *SMALL, *QUESTIONS, "algorithm.adv_estimator=gae")
     assert "no team: mas is not set, so verl's trainer `sync` runs" in output
-    assert "main: model owner/tiny" in output and "estimator: gae" in output
+    assert "main: trained, owner/tiny" in output and "advantages: gae" in output
 
 
 def test_all_errors_are_shown_with_their_number(capsys):
@@ -51,7 +56,7 @@ def test_shipped_recipes_and_the_users_teams_are_found_together(capsys, monkeypa
     reward = [f"reward.custom_reward_function.{item}" for item in ("path=pkg://verl_mas.testing.letters", "name=score")]
     changed = ["mas.workflow.args=null", *SMALL[1:2], *SMALL[3:5], *reward, *PUZZLES]
     both = ["--config-dir", "my (teams)", "+platform=cpu", "+mas=mine", "+recipe=plan_path/laptop"]
-    assert "verifier: policy main\n" in output_of(capsys, "check", *both, *changed)
+    assert "verifier acts on main (its rows are left out" in output_of(capsys, "check", *both, *changed)
 
 
 def test_a_module_in_the_current_folder_is_found_as_main_ppo_finds_it(capsys, monkeypatch, tmp_path):
@@ -62,7 +67,7 @@ def test_a_module_in_the_current_folder_is_found_as_main_ppo_finds_it(capsys, mo
         "    async def run(self, task, team):\n        return Outcome(await team.solver.act(task.messages))\n"
     )
     mine = ["+mas=team", "mas.workflow.name=Mine", "mas.workflow.path=our_team_here", *SMALL, *QUESTIONS]
-    assert "solver: policy main, trained" in output_of(capsys, "check", *mine)
+    assert "solver acts on main" in output_of(capsys, "check", *mine)
 
 
 def test_the_schema_lists_every_setting_with_what_it_takes_its_default_and_its_meaning(capsys):

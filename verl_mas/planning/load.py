@@ -282,7 +282,9 @@ def _temperatures(run: Run, name: str) -> set[float]:
 def _critic(policy: Policy, run: Run) -> Policy:
     """Read the critic of a policy, which has the policy's GPUs and rows."""
     view = run.view(policy.name)
-    section, model = placed(run, policy.name).critic, policy.model
+    # Resolve interpolations while the section is part of the whole configuration.
+    section = OmegaConf.create(OmegaConf.to_container(placed(run, policy.name).critic, resolve=True))
+    model = policy.model
     if view.critic_path != view.get("model.path"):
         model, _ = size_in(section.model, f"the critic of policy {policy.name}: ")
     tokens = section.get("ppo_infer_max_token_len_per_gpu") or CRITIC_TOKENS

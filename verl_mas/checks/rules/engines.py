@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from verl_mas.checks.examined import ExaminedRun, setting, stated
 from verl_mas.checks.machine import INSTALL, devices_here, nvcc
 from verl_mas.checks.place import elsewhere, target, unless_elsewhere
-from verl_mas.checks.refusals import raised_by
 from verl_mas.checks.rules import Problem, rule
 from verl_mas.config import placement
 from verl_mas.config.merge import SECTION, own_section
@@ -32,8 +31,8 @@ def engine_installed(run: ExaminedRun) -> Iterator[Problem]:
     device = run.config.trainer.device
     for name in {view.engine for view in run.served}:
         facts = facts_of(name)
-        # The error says why the engine cannot run on this device.
-        yield from raised_by(facts.check_ready, device) if facts.check_ready else ()
+        if facts.check_ready:
+            facts.check_ready(device)  # Raises an error that says why the engine cannot run on this device.
         if facts.package and find_spec(facts.package) is None and not (device == CPU and facts.check_ready):
             value = f"{SECTION}.rollout.name={name}, and {facts.package} is not installed"
             error = ConfigError(value, rule="an engine is installed on every node", fix=facts.install or "install it")

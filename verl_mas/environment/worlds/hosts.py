@@ -191,7 +191,9 @@ class InProcess(InThread):
 
     def __init__(self) -> None:
         self._connection, other = Pipe()
-        command = [sys.executable, "-c", f"from {__name__} import main; main()"]
+        # `python -c` has an empty path for the folder of the start; a world may leave this folder.
+        paths = "sys.path[:] = [path or os.getcwd() for path in sys.path]"
+        command = [sys.executable, "-c", f"import os, sys; {paths}; from {__name__} import main; main()"]
         self._process = subprocess.Popen(command, stdin=other.fileno())
         other.close()
         super().__init__()

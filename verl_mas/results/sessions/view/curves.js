@@ -79,7 +79,9 @@ class Curves {
   draw(panel, svg) {
     const known = panel.lines.flatMap((one) => one.values.filter((value) => typeof value === "number"));
     const [low, high] = known.reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [Infinity, -Infinity]);
-    const y = (value) => (high > low ? 95 - 90 * ((value - low) / (high - low)) : 50), count = panel.lines.length;
+    // Values that differ by rounding alone are drawn as a flat line.
+    const flat = !(high - low > 1e-9), count = panel.lines.length;
+    const y = (value) => (flat ? 50 : 95 - 90 * ((value - low) / (high - low)));
     for (const edge of [5, 95]) vertical(svg, "grid", { x1: 0, x2: 100, y1: edge, y2: edge });
     panel.now = vertical(svg, "now");
     // Draw the curves again with gaps, so that all of several equal curves are seen.
@@ -93,7 +95,7 @@ class Curves {
       });
     }
     panel.rule = vertical(svg, "rule");
-    return high > low ? [high, low] : [];
+    return flat ? [] : [high, low];
   }
 
   x(step) {

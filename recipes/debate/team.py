@@ -13,10 +13,10 @@ from verl_mas.workflows.solver_verifier import solve
 
 @register_workflow("debate")
 class Debate(WithGrader):
-    """All debaters answer at the same time in every round; from the second round on, their prompts have the last
-    answers.
+    """Equal debaters answer, read each other's answers, and answer again; the majority's answer is the team's answer.
 
-    The grader also decides whether two answers are equal.
+    All debaters answer at the same time in every round; from the second round on, their prompts have the last
+    answers. The grader also decides whether two answers are equal.
     """
 
     debaters: Count = 3

@@ -6,8 +6,8 @@ pytest.importorskip("math_verify")
 
 from scripted_sessions import box, play, prompts_of
 
+from verl_mas.config.hydra.recipe.debate.team import Debate
 from verl_mas.errors import ConfigError
-from verl_mas.workflows.debate import Debate
 
 
 def test_from_the_second_round_on_a_debater_reads_its_own_last_answer_and_those_of_the_others():
