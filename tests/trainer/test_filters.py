@@ -11,6 +11,7 @@ from transfer_queue import KVBatchMeta
 from verl_mas.config.run import Run
 from verl_mas.config.schema import FilterSpec, MasConfig
 from verl_mas.errors import DataError
+from verl_mas.results.sessions.reader import read_sessions
 from verl_mas.trainer.filters import EMPTY_BATCHES, TaskFilter
 from verl_mas.trainer.step import Columns, Credit
 from verl_mas.verl_ import data_plane
@@ -180,3 +181,29 @@ def test_rows_that_are_left_out_change_no_advantage_of_the_others(tags):
         assert bool(metrics) == (name != "none")
     assert found["none"].tolist() == [0.0] * 4 and found["some"][2:].tolist() == [0.0, 0.0]
     assert found["some"][0] == -found["some"][1] < 0 and found["all"][1] < 0
+
+
+@pytest.mark.e2e
+@pytest.mark.nightly  # the steps above, in a run
+def test_a_run_replaces_tasks_and_weighs_sessions(train_team, tmp_path):
+    done = train_team(
+        tmp_path / "run",
+        "Trio",
+        "mas.agents={third:{trainable:false}} mas.filter.drop=uniform mas.filter.refill=true mas.filter.max_rounds=8",
+        "mas.loss.weighting=session mas.updates_per_step=2 actor_rollout_ref.actor.use_kl_loss=true",
+        "actor_rollout_ref.actor.entropy_coeff=0.001",
+        # Two letters score 0 so often that some tasks have no advantage.
+        "data.max_response_length=2 trainer.total_training_steps=2",
+    )
+    records = list(read_sessions(done.folder / "checkpoints" / "trajectories"))
+    for step in (1, 2):
+        metrics = done.steps[step]
+        assert metrics["filter/kept"] == 4 and metrics["policy/main/updated"] == 1
+        mine = [record for record in records if record["step"] == step]
+        assert len(mine) == metrics["session/count"] == 4 * (4 + metrics["filter/dropped"])
+        acts = [(record["uid"], act) for record in mine for act in record["acts"] if act["advantage"] is not None]
+        assert metrics["policy/main/rows/real"] == sum(act["trainable"] for _, act in acts)
+        assert len({uid for uid, act in acts}) == len({uid for uid, act in acts if act["advantage"]}) == 4
+        assert metrics["actor/grad_norm"] > 0 and metrics["actor/kl_loss"] >= 0
+        assert "policy/main/actor/grad_norm" not in metrics, "the agents of one policy share its update"
+    assert sum(done.steps[step]["filter/dropped"] for step in (1, 2)) > 0
