@@ -11,8 +11,8 @@ Cancellation passes through as it is.
 
 Surfacing. `verl_mas.checks` collects all errors that are known before Ray starts, and ends the driver with one message.
 Session faults are counted in `session/faults/<kind>`, written with cause and traceback in the session records, and
-logged: the first of each kind whole, the others in one line. Any other exception ends the run with its traceback; a
-command prints its message and exits with 1.
+logged: the first fault of each kind in full, each further fault in one line. Any other exception ends the run with its
+traceback; a command prints the message of the exception and exits with 1.
 
 Capture. Code that is not verl-mas's own may raise any exception. It runs within `foreign()`, which raises a
 `ForeignError` in place of that exception and lets cancellation and Ctrl-C pass. `failures()` is the boundary around
@@ -119,7 +119,7 @@ class EngineLost(MasError):
 
 
 class ProgramLost(EngineLost):
-    """The program of a team cannot be imported, in this session or any other; the run ends with its traceback."""
+    """The program of a team cannot be imported, in this session or any other; the run ends with the traceback."""
 
 
 class SessionsFailed(MasError):
@@ -204,7 +204,7 @@ class foreign:
 
     Cancellation, Ctrl-C and exceptions of the types `passing` are raised unchanged. With `exits`, every other exception
     becomes a ForeignError: a session or a file of the user must not end its process with SystemExit or a panic of Rust.
-    Without `exits`, such exceptions, which are no `Exception`, are raised unchanged.
+    Without `exits`, such exceptions, whose types do not derive from `Exception`, are raised unchanged.
     """
 
     def __init__(self, *passing: type[BaseException], exits: bool = False):

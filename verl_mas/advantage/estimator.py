@@ -51,7 +51,7 @@ class Estimator:
         check_rows(real)
         for column in self.needs:
             real.given(column)
-        # Metrics are per agent, also if options.by is role: a group counts for each agent with a row in it.
+        # Metrics are per agent even if options.by is role, so a group counts for each agent that has a row in it.
         output = self.function(real.by_role() if chosen.by == "role" else real, chosen)
         metrics = metrics_per_agent(real, output.groups, output.stats) | output.metrics
         if remembered is not None:
@@ -70,7 +70,7 @@ class Estimator:
     def reads_own_rewards(self, options: AdvantageOptions) -> bool:
         """Whether it reads the own rewards of acts with these options, so that these rewards need a weight.
 
-        If gamma is None by default, its only use is to discount own rewards, so setting it means that they are read.
+        If gamma is None by default, it only discounts own rewards. So if the user sets gamma, own rewards are read.
         """
         only_own = "gamma" in self.defaults and self.defaults["gamma"] is None
         return "local_reward" in self.needs or (only_own and options.gamma is not None)
@@ -106,8 +106,9 @@ def estimator(
 
     `compares_sessions`: a run with one session per task is refused. `one_baseline`: mas.advantage.by=role is refused.
     `remembers`: it reads `AdvantageInput.running`. `numbers_acts`: a workflow with forks is refused. `replaces`: it is
-    suggested for these estimators of verl. `needs`: a run without one of these columns is refused, such as branch where
-    the workflow does not branch, or local_reward with mas.reward.local=0. `defaults`: see `Estimator.defaults`.
+    suggested for these estimators of verl. `needs`: a run that lacks one of these columns is refused. For example, a
+    run lacks branch if its workflow does not branch, and local_reward if mas.reward.local=0. `defaults`: see
+    `Estimator.defaults`.
     """
 
     def decorate(function: Compared) -> Estimator:
@@ -128,7 +129,7 @@ def compute_advantages(
 ) -> AdvantageOutput:
     """Compute the advantages of all rows of a step with the named estimator.
 
-    `running`: the scores of earlier steps, for an estimator that reads them. The scores of this step are added.
+    `running`: the scores of earlier steps, for an estimator that reads them. The scores of this step are added to them.
     """
     return ESTIMATORS[name](batch, options, running)
 
@@ -153,7 +154,8 @@ def within(
 
     `unit`: columns that identify a unit, whose rows count as one. `pool`: with scale=batch_std, rows with equal values
     in these columns share one deviation. `invocations`: parts of a unit that have equal weight, whatever their number
-    of rows. `prior`: pseudo-scores added to every group; by default those of mas.advantage.shrinkage.
+    of rows. `prior`: pseudo-scores that are added to every group. mas.advantage.shrinkage replaces them by running
+    scores.
     """
     if options.shrinkage is not None and batch.running is not None:
         prior = batch.running.prior(batch, groups, options.decay or 0.0, most=options.shrinkage)
@@ -178,7 +180,8 @@ def _counted(
     invocations: Partition | None = None,
 ) -> tuple[Partition | None, Tensor | None]:
     """Return the units of each group, and the weight of each row. The rows of a unit count as one, and a leave-one-out
-    baseline excludes them together. None means that every row is its own unit, or has weight 1."""
+    baseline excludes them together. If the units are None, every row is its own unit; if the weights are None, every
+    row has weight 1."""
     by = options.weighting
     units = None
     if by == "per_session" or options.baseline != "mean":
@@ -275,8 +278,9 @@ def metrics_per_agent(batch: AdvantageInput, groups: Partition, stats: GroupStat
     signal_share                       the share of inflation's numerator that depends on what the agent does:
                                        sigma_k^2 / (sigma_k^2 + (mu_k - mu)^2), over the tasks where sigma_k > 0
 
-    mu_k and sigma_k are over the agent's acts, each counted once; mu and sigma over the team's sessions, each counted
-    once. inflation is left out if no task has sigma > 0, and signal_share if no task has sigma_k > 0.
+    mu_k and sigma_k are computed over the agent's acts, and each act counts once. mu and sigma are computed over the
+    team's sessions, and each session counts once. inflation is omitted if no task has sigma > 0, and signal_share is
+    omitted if no task has sigma_k > 0.
     """
     agents = batch.codes("agent")
     metrics = {}

@@ -118,7 +118,7 @@ def total(values: Tensor, groups: Partition) -> Tensor:
 def _own_share(
     centred: Tensor, mass: Tensor, groups: Partition, weight: Tensor | None, unit: Partition | None
 ) -> Tensor:
-    """Return by how much each centred score grows if the row's own unit is left out of the mean."""
+    """Return how much each centred score grows if the row's own unit is excluded from the mean."""
     mine = torch.ones_like(centred) if weight is None else weight
     own = mine * centred
     if unit is not None:

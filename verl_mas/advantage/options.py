@@ -29,8 +29,8 @@ class AdvantageOptions:
     """A lone score has no baseline, so its advantage is 0. `raw` (verl, Dr. MAS's code) uses the score itself."""
 
     baseline: Literal["mean", "leave_one_out", "best_other"] | None = None
-    """mean: over the whole group. leave_one_out: over the group without the row's own session, hence unbiased.
-    best_other: the best score of another session, below which an act has advantage 0 (pass@k)."""
+    """mean: the mean over the whole group. leave_one_out: the mean over the group without the row's own session, hence
+    unbiased. best_other: the best score of another session, below which an act has advantage 0 (pass@k)."""
 
     scale: Literal["std", "none", "batch_std"] | None = None
     """std: the group's deviation. batch_std: the deviation of all of the agent's scores in the step. none: 1."""
@@ -58,12 +58,12 @@ class AdvantageOptions:
     """team_grpo: score an act by the mean over its session's acts, as the GRPO arm of Dr. MAS's code does."""
 
     main: str | None = None
-    """hierarchical_grpo, rao: the main agent, which calls the others. Its acts in a session are one invocation.
+    """hierarchical_grpo, rao: the main agent, which calls the other agents. Its acts in a session are one invocation.
     Required."""
 
     shrinkage: Positive | None = None
-    """agent_grpo, agent_rloo: pseudo-acts (or the units of `weighting`) added to every group, with the role's running
-    mean and deviation of earlier steps. null: none."""
+    """agent_grpo, agent_rloo: the largest number of pseudo-acts (or pseudo-units, see `weighting`) that are added to
+    every group. Their mean and deviation are the role's running values from earlier steps. null: none."""
 
     decay: Share | None = None
     """agent_rae, and shrinkage: factor on the weight of a role's earlier scores at each step in which the role acts."""

@@ -166,8 +166,8 @@ class AdvantageInput:
     def refuse(
         self, wrong: Tensor, problem: str, columns: Sequence[str], values: Tensor | None = None, **error: str
     ) -> None:
-        """Raise DataError for the first wrong row, if there is one. `columns` identify the row, and `problem` may have
-        a place for its value in `values`. `error`: rule and fix."""
+        """Raise DataError for the first wrong row, if any row is wrong. `columns` identify the row, and `problem` may
+        contain a placeholder {} for the row's value in `values`. `error`: rule and fix."""
         for row in wrong.nonzero()[:1].flatten().tolist():
             coded = {column: self.codes(column) for column in columns}
             place = ", ".join(f"{column} {names[int(ids[row])]!r}" for column, (ids, names) in coded.items())

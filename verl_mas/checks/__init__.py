@@ -19,8 +19,9 @@ def register_trainer(trainer_base: ModuleType | None = None) -> None:
     from verl_mas.config.modes import MODES
 
     class CheckedTrainer(PPOTrainer):
-        """Makes the trainer of the mode, and imports our trainers only then. `register_trainer` runs while verl's
-        trainers are being imported, perhaps by a module of ours, which is incomplete until that import ends."""
+        """Constructs the trainer of the mode. Our trainers are imported only when a trainer is constructed, because
+        `register_trainer` runs while verl's trainers are being imported. If a module of ours imports them, that module
+        is still incomplete, and importing our trainers there could fail."""
 
         def __new__(cls, config: DictConfig) -> TeamTrainer:  # type: ignore[misc]
             from verl_mas.checks.run import validate

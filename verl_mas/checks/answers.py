@@ -32,7 +32,7 @@ from verl_mas.workflows._graded import WithVerlOrGrader
 WRONG = "qzxjvk"
 FORM = "mas.workflow.args.form"
 GPU = re.compile(r"\bcuda\b|device_map|\bvllm\b|\bsglang\b")
-# Errors in the code of a reward function. Any other error may come from what only the run's machines have.
+# Errors in the code of a reward function. Any other error may mean that a package, GPU or server is missing here.
 MISTAKES = (TypeError, AttributeError, LookupError, NameError, ValueError, SyntaxError, ArithmeticError)
 PARAMETERS = "data_source, solution_str, ground_truth and extra_info"
 
@@ -128,8 +128,8 @@ def _asked(run: ExaminedRun, first: FirstRows) -> str | None:
 
 
 def _replies(truth: object, form: Codec[str] | None) -> dict[str, str]:
-    """Map each form to the ground truth written in that form. Forms that cannot hold the ground truth are skipped, such
-    as a one-line form if it has two lines."""
+    """Map each form to the ground truth written in that form. A form that cannot hold the ground truth is skipped, such
+    as a one-line form for a ground truth of two lines."""
     try:
         answer = golden_answers(truth)[0]
     except DataError:

@@ -143,8 +143,8 @@ def is_prompt(value: object) -> bool:
 
 
 def _is_message(value: object) -> bool:
-    """Whether a value is a message: its content is a text or a list of parts. A message that calls tools may have no
-    content."""
+    """Whether a value is a mapping with a role, whose content is a string or a list of parts. The content of a message
+    that calls tools may be None."""
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         return False
     content = value.get("content")

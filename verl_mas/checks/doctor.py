@@ -31,7 +31,7 @@ SHOWN = ("verl", "TransferQueue", "torch", "transformers", "ray", "tensordict", 
 
 @dataclass(frozen=True)
 class Aspect:
-    """One finding about this machine. `ok` None: information, not a problem."""
+    """One finding about this machine. If `ok` is None, the finding is information and not a problem."""
 
     what: str
     seen: str

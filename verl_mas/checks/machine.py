@@ -131,7 +131,7 @@ def _step_without_gpus(config: DictConfig) -> Problem | None:
 
 
 def check_resources(run: ExaminedRun) -> Iterator[Problem]:
-    """Check that the GPUs of a run exist, because Ray would wait for missing ones: verl#2515, verl#5954, verl#372,
+    """Check that the GPUs of a run exist, because Ray would wait for missing GPUs: verl#2515, verl#5954, verl#372,
     OpenRLHF/OpenRLHF#492."""
     config, have = run.config, available(run.config)
     if problem := _step_without_gpus(config):

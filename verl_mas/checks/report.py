@@ -27,7 +27,7 @@ Summary: TypeAlias = JsonObject
 
 @dataclass(frozen=True)
 class CheckReport:
-    """`summary` is None if there are errors."""
+    """Result of a check. `summary` is None if there are errors."""
 
     errors: Sequence[ConfigError] = ()
     warnings: Sequence[ConfigWarning] = ()
@@ -41,7 +41,7 @@ class CheckReport:
 
     @property
     def verdict(self) -> str:
-        """`accepted`, `accepted with 2 warnings`, `refused: 3 errors, 1 warning`."""
+        """Verdict, such as `accepted`, `accepted with 2 warnings` or `refused: 3 errors, 1 warning`."""
         errors, warnings = _count(self.errors, "error"), _count(self.warnings, "warning")
         if self.errors:
             return f"refused: {errors}, {warnings}" if self.warnings else f"refused: {errors}"
@@ -77,7 +77,7 @@ def summary(run: ExaminedRun, training: Mapping[str, str]) -> Summary:
         "trainer": config.trainer.v1.trainer_mode,
         "mode": _mode(run),
         "workflow": mas.workflow.name if team else None,
-        # Whether a pool has worker processes on the CPU instead of GPUs.
+        # Whether the worker processes of the pools run on the CPU instead of GPUs.
         "on_cpu": config.trainer.device == CPU,
         "agents": {name: _agent(agent) for name, agent in run.agents.items()},
         "policies": {name: {**_policy(run.view(name)), "training": training.get(name)} for name in mas.policies},
@@ -93,7 +93,10 @@ def summary(run: ExaminedRun, training: Mapping[str, str]) -> Summary:
 
 
 def _mode(run: Run) -> Summary | None:
-    """Return the mode and its settings of staleness (warmup, threshold, strategy), null in the synchronous mode."""
+    """Return the mode and its staleness settings (warmup, threshold, strategy), which are null in the synchronous mode.
+
+    A run without a team has no mode, so the result is None.
+    """
     late = asdict(run.staleness) if run.staleness else dict.fromkeys(("warmup", "threshold", "strategy"))
     return {"name": run.mode.name, **late} if run.mode else None
 

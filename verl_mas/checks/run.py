@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 def examine_command(arguments: Iterable[str], hardware: Hardware | None = None) -> CheckReport:
     """Check the command `python -m verl.trainer.main_ppo` with these arguments. `hardware`: the machines of the run, if
-    it is not for this machine."""
+    the run is not for this machine."""
     refusals, arguments = Refusals(), list(arguments)
     with place.run_on(hardware, arguments):
         config = refusals.result(lambda: compose(arguments))
@@ -105,8 +105,8 @@ def examine(config: DictConfig) -> CheckReport:
 
 
 def _run(config: DictConfig, refusals: Refusals, *, here: bool = False) -> ExaminedRun | None:
-    """Make the run and check every rule for it; without `here`, skip the rules about this machine. None if an error
-    prevents checking them."""
+    """Make the run and check every rule for it; without `here`, skip the rules about this machine. Return None if an
+    error prevents these checks."""
     if config.get("mas") is None and OmegaConf.select(config, KEY) in MODES:
         refusals.of([no_team(OmegaConf.select(config, KEY))])
         return None

@@ -60,7 +60,8 @@ def _saved_settings(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[Proble
         before = about.read_about(checkpoint.folder.parent).get(about.CONFIG)
     except DataError:
         return  # The run moves an unreadable file aside.
-    # Leave out Hydra's own settings, which are part of the configuration until the driver runs: some are unresolvable.
+    # Exclude Hydra's own settings, because some of them cannot be resolved. They are part of the configuration until
+    # the driver runs.
     sections = OmegaConf.masked_copy(run.config, [str(name) for name in run.config if name != "hydra"])
     now = without_secrets(OmegaConf.to_container(sections, resolve=True))
     for name, (old, new) in about.changes(before, now) if isinstance(before, dict) else ():
@@ -77,7 +78,7 @@ def _saved_settings(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[Proble
 
 
 def _of_verl(config: DictConfig, folder: Path) -> Iterator[Problem]:
-    """Check verl's pointer to the latest checkpoint: verl starts from step 0 if the named folder does not exist."""
+    """Check that verl's pointer names an existing checkpoint, because verl would otherwise start from step 0."""
     if config.trainer.resume_mode == "auto" and (pointed := read_pointer(folder)):
         (text, step), pointer = pointed, folder / POINTER
         if step is None or not folder_of_step(folder, step).is_dir():

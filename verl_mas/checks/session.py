@@ -253,8 +253,8 @@ def prompt_tokens(view: View, request: Request) -> int | None:
 
 
 def render(view: View, request: Request) -> tuple[Chat, str] | None:
-    """Render the prompt of a request; None without a tokenizer. Raises ValueError if the chat template does not take
-    the messages."""
+    """Render the prompt of a request, or return None if there is no tokenizer. Raises ValueError if the chat template
+    does not accept the messages."""
     chat = chat_of(view.section("model"))
     if chat is None:
         return None
@@ -265,7 +265,7 @@ def render(view: View, request: Request) -> tuple[Chat, str] | None:
 
 
 def _rendered(view: View, request: Request, where: str) -> Iterator[Problem]:
-    """Check that the chat template takes the messages, and that the model reads the images."""
+    """Check that the chat template accepts the messages, and that the model can read the images."""
     if blind := list(check_seeing(view, request, where)):
         yield from blind
         return

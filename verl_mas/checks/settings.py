@@ -40,7 +40,7 @@ def engines() -> Iterable[str]:
     return [*ENGINES, *replicas(replica)]
 
 
-# Ranges and choices of settings for which verl declares none, so that a wrong value would fail late or not at all.
+# Ranges and choices that verl does not declare for its settings, so a wrong value would fail late or not at all.
 # Names that begin with actor, model, ref or rollout are below `actor_rollout_ref`.
 NUMBERS: Mapping[str, Hint] = {
     """
@@ -111,7 +111,7 @@ def takes(path: str) -> Hint | None:
 
 
 def check_keys(config: DictConfig) -> Iterator[Problem]:
-    """Find keys that verl does not read. `config` is as Hydra composed it."""
+    """Find keys that verl does not read. `config` is the configuration as Hydra composed it."""
     verl, raw = settings_of(config), plain(config)
     # Top-level keys of the user to which an interpolation such as `${my_rate}` refers.
     used = {name for _, value in leaves(raw) for name in REFERS.findall(str(value))}
@@ -143,14 +143,14 @@ def unknown(difference: SettingDifference, verl: SettingsSection) -> ConfigError
 
 
 def check_values(config: DictConfig) -> Iterator[Problem]:
-    """Find values that verl does not take: types, ranges, choices, interpolations."""
+    """Find values that verl does not accept, by type, range, choices, and whether interpolations can be resolved."""
     for difference in differences(plain(config), settings_of(config)):
         if difference.known:
             yield from _of_value(config, difference, difference.path)
 
 
 def check_overrides(run: Run) -> Iterator[Problem]:
-    """Find keys and values that verl does not take in the overrides of policies."""
+    """Find keys and values in the overrides of policies that verl does not accept."""
     verl = settings_of(run.config)
     for name in run.mas.policies:
         for key, path in (("overrides", SECTION), ("rollout_correction", CORRECTION)):
@@ -184,8 +184,8 @@ def check_validated(run: ExaminedRun) -> Iterator[ConfigError]:
         view, shape = run.view(name).copy(), pool_shape(run, spec.pool)
         view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
         if run.mode and run.config[SECTION].actor.use_dynamic_bsz:
-            # A team's rows are padded to the number that its workers need, so no policy has to divide the sessions by
-            # its GPUs: let verl validate the policy with one GPU.
+            # A team's rows are padded to the number that its workers need, so the number of sessions need not be a
+            # multiple of a policy's GPUs. verl would require this, so let it validate the policy with one GPU.
             view.trainer.nnodes = view.trainer.n_gpus_per_node = 1
         package = facts_of(view[SECTION].rollout.name).package
         if package and find_spec(package) is None:
@@ -211,7 +211,7 @@ def _refused(view: DictConfig) -> str:
             for section in [view[SECTION].rollout, *([view.distillation] if view.distillation.enabled else [])]:
                 omega_conf_to_dataclass(section)
     except REFUSED as error:
-        cause = error.__cause__ or error  # Hydra wraps what a dataclass raises
+        cause = error.__cause__ or error  # Hydra wraps the exception of a dataclass in its own exception
         # Some of verl's assertions have no message, so show the line of code instead.
         return str(cause) or f"{traceback.extract_tb(cause.__traceback__)[-1].line}"
     return ""

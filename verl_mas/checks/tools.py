@@ -1,5 +1,5 @@
-"""Checks the tools that agents may call by name, after loading them as verl's agent-loop worker does, and checks that
-chat templates show the tools to the model."""
+"""Loads tools as verl's agent-loop worker does, and checks that the tools which agents name exist, and that chat
+templates show the tools to the model."""
 
 import re
 import tempfile

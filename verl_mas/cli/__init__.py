@@ -71,7 +71,8 @@ def main(argv: list[str] | None = None) -> int:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has closed the pipe, as `| head -1` does. Python would fail when it flushes its buffer at exit.
+        # The reader has closed the pipe, as `| head -1` does. Python would fail when it flushes its buffer at exit, so
+        # send the rest of the output to /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 

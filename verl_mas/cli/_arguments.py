@@ -47,7 +47,7 @@ def add_out(parser: argparse.ArgumentParser, what: str, *, required: bool = Fals
 
 def free(path: Path, force: bool, *names: str) -> Path:
     """Return `path` if nothing exists there or `force` is set; else raise ConfigError. With `names`, `path` is a folder
-    that may exist, and this condition holds for the files of these names in it."""
+    that may exist, but no file with one of these names may exist in the folder unless `force` is set."""
     if names and path.suffix in FILE_ENDINGS:
         raise ConfigError(f"--out {path}", rule="a folder is written", fix=f"use --out {path.with_suffix('')}")
     for existing in [path / name for name in names] if names else [path]:
@@ -65,12 +65,12 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def add_steps(parser: argparse.ArgumentParser) -> None:
-    """Add `--steps` as `options.steps`, a text that `steps_of` reads."""
+    """Add `--steps` as `options.steps`, a string that `steps_of` parses."""
     parser.add_argument("--steps", metavar="FIRST-LAST", help="only these steps")
 
 
 def steps_of(text: str | None) -> tuple[int, int] | None:
-    """Return the first and the last step, for `--steps 3-8` the steps 3 and 8; None without the option."""
+    """Return the first and the last step, such as 3 and 8 for `--steps 3-8`, or None if the option is not given."""
     if text is None:
         return None
     first, _, last = text.partition("-")

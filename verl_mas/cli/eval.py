@@ -1,8 +1,8 @@
 """Evaluate an exported team on the tasks of a file: pass@k with intervals, and a row per agent.
 
-Rewards are those of the training: the workflow's own, or verl's reward function. Sessions are written as they end; the
-same command continues an evaluation that was stopped, and repeats sessions that failed. Intervals are 95 % confidence
-intervals over tasks.
+Rewards are computed as in training, by the workflow or by verl's reward function. Sessions are written as they end. If
+an evaluation was stopped, the same command continues it, and repeats sessions that failed. Intervals are 95 %
+confidence intervals over tasks.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
 
 
 def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[Fields]:
-    """Return the sessions of one team. Sessions that are in its file already do not run again."""
+    """Return the sessions of one team. Sessions that the team's file already contains are not run again."""
     from tqdm import tqdm
 
     from verl_mas.config.values import load_dataclass

@@ -95,8 +95,8 @@ def metrics() -> Named:
     return {metric.pattern: metric.meaning for metric in METRICS}
 
 
-# Kind on the command line -> the setting that uses a name of this kind, and a function that returns the names, which
-# imports their registry only when it is called.
+# Kind on the command line -> the setting that uses a name of this kind, and a function that returns the names. The
+# function imports the registry of the names only when it is called.
 KINDS: dict[str, tuple[str, Callable[[], Named]]] = {
     "teams": ("+mas=NAME", teams),
     "recipes": ("+recipe=NAME", recipes),

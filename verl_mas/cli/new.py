@@ -107,7 +107,7 @@ def _checked(name: str) -> str:
         fix = f"use {words if words[:1].isalpha() and not keyword.iskeyword(words) else 'my_team'}"
         raise ConfigError(f"NAME {name}", rule=rule, fix=fix)
     # Search for an installed module or package of this name, outside the current folder. A folder without code does not
-    # count: its spec has no origin.
+    # count. The spec of such a folder has no origin.
     spec = PathFinder.find_spec(name, [path for path in sys.path if path not in ("", os.getcwd())])
     installed = spec is not None and spec.origin is not None
     ours = (*group_files("mas"), *WORKFLOWS)

@@ -116,7 +116,7 @@ def _with_score(case: CaseResult, row: Fields) -> CaseResult:
     from verl_mas.checks.answers import score_by
 
     try:
-        with failures():  # verl's functions raise any error for rows of other data sources
+        with failures():  # verl's functions may raise any exception for a row of another data source
             score = f"{score_by(default_compute_score, row, case.answer):g}"
     except SessionFault as fault:
         score = f"it fails, {fault.cause}"

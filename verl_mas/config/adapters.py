@@ -131,7 +131,7 @@ def write_table(view: DictConfig, table: Mapping[str, Adapter]) -> None:
         each = [one.target_modules for one in table.values()]
         lists = [names for names in each if names is not None and not isinstance(names, str)]
         model.target_modules = sorted({*chain(*lists)}) if len(lists) == len(each) else ALL_LINEAR
-        # The table has the path of each adapter, so the base has none.
+        # The table has the path of each adapter, so clear the path in the view of the base.
         model.lora_adapter_path = None
 
 

@@ -55,7 +55,7 @@ def sends_folder(config: DictConfig) -> bool:
 
 
 def adapt(config: DictConfig) -> None:
-    """Change a composed configuration so that it can join the cluster, if one is running."""
+    """Change a composed configuration so that the run can join the Ray cluster, if a cluster is running already."""
     if address(config) is None:
         return
     ray_init = OmegaConf.select(config, RAY_INIT)
@@ -71,7 +71,7 @@ def adapt(config: DictConfig) -> None:
 
 def send_command(config: DictConfig) -> None:
     """Pass this process's command line, without secrets, to the trainer's process."""
-    # Quote it, because a value of a configuration must not look like an interpolation.
+    # Quote the command line, because a value of a configuration must not look like an interpolation.
     text = quote(shlex.join(clean_command(sys.orig_argv)))
     # A cluster that this process starts inherits its environment.
     os.environ[COMMAND] = text
@@ -86,8 +86,8 @@ def sent_command() -> str | None:
 
 
 def loopback_servers(mas: MasConfig, settings: Mapping[str, object], nodes: int) -> Iterator[ConfigWarning]:
-    """Find loopback addresses in settings: on every other node, such an address means the node itself. `settings`: the
-    arguments of the workflow."""
+    """Find loopback addresses in settings. On each other node, such an address means that node and not the server's.
+    `settings`: the arguments of the workflow."""
     urls = dict(pair for name, value in settings.items() for pair in _texts(f"mas.workflow.args.{name}", value))
     urls |= {f"mas.policies.{name}.remote.base_url": s.remote.base_url for name, s in mas.policies.items() if s.remote}
     for setting, url in urls.items():
@@ -101,7 +101,7 @@ def loopback_servers(mas: MasConfig, settings: Mapping[str, object], nodes: int)
 
 
 def _texts(path: str, value: object) -> Iterator[tuple[str, str]]:
-    """Yield the texts of a setting and of its nested settings, with their paths."""
+    """Yield the strings in a setting and in its nested settings, with their paths."""
     if isinstance(value, str):
         yield path, value
     elif is_dataclass(value):

@@ -31,7 +31,7 @@ OPTIONS = ("--config-dir", "-cd", "--config-name", "-cn", "--config-path", "-cp"
 def compose(arguments: Iterable[str]) -> DictConfig:
     """Compose verl's configuration as `python -m verl.trainer.main_ppo` would with these arguments.
 
-    Every mistake that Hydra finds in them is raised as a ConfigError.
+    Every mistake that Hydra finds in the arguments is raised as a ConfigError.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", "-cd", type=Path)

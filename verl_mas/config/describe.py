@@ -63,7 +63,7 @@ def field_meanings(kind: Hint) -> dict[str, str]:
 
 
 def _default(declared: Field[object]) -> str:
-    """Format a default as in YAML. A section gets an empty text, because its settings have their own defaults."""
+    """Format a default as in YAML. A section gets an empty string, because its settings have their own defaults."""
     if declared.default is MISSING:
         return "" if declared.default_factory is not MISSING else "none: it must be set"
     plain = isinstance(declared.default, str) and declared.default

@@ -41,8 +41,8 @@ def finalize(config: DictConfig, mas: MasConfig) -> None:
 def materialize_interpolations(config: DictConfig, mas: MasConfig) -> list[str]:
     """Write into each policy's overrides the values that depend on them by interpolation. Return the added settings.
 
-    verl resolves all interpolations before it builds the trainer. A `ref` value that refers to the `actor` would then
-    have the value of the base configuration instead of the policy's.
+    verl resolves all interpolations before it builds the trainer. Without this function, a `ref` setting that refers to
+    the `actor` would have the value of the base configuration instead of the policy's value.
     """
     # Resolve the section even if there are no overrides, because a value that cannot be resolved is an error.
     base = dict(leaves(OmegaConf.to_container(config[SECTION], resolve=True, throw_on_missing=False)))

@@ -41,11 +41,11 @@ def mode_of(config: DictConfig) -> Mode | None:
 
 @dataclass(frozen=True)
 class Staleness:
-    """How far the tasks may be ahead of the training, according to verl's settings."""
+    """Limits on how far tasks may be dispatched ahead of the training, read from verl's settings."""
 
     # W: batches of tasks that are dispatched before the first step, so a step trains on tasks dispatched W steps ago.
     warmup: float
-    # T: the most weight versions that a group may span, from its dispatch to its update.
+    # T: the largest number of weight versions that a group may span, from its dispatch to its update.
     threshold: int | None
     strategy: str  # If a group has reached T: `wait` for the group, or `drop` it
 

@@ -14,8 +14,8 @@ from verl_mas.config.run import Run
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
 from verl_mas.errors import ConfigError
 
-# CPUs that verl reserves per GPU in pools that verl makes itself: that of the reward model, and that of a run without a
-# team.
+# CPUs that verl reserves per GPU in the pools that verl itself makes: the pool of the reward model, and the pool of a
+# run without a team.
 CPUS_PER_GPU = 3
 # Sections of `actor` and `ref` with the settings of their training engine.
 TRAINING_ENGINES = ("fsdp_config", "megatron", "veomni", "torchtitan")
@@ -185,8 +185,8 @@ def requests_at_once(run: Run) -> int:
     """The number of requests that all engines serve at once. Without local engines, it is the limit of concurrent
     requests to the endpoints.
 
-    Policies on one pool share its GPUs, and all sessions may call the same policy. So the numbers of the policies on
-    one pool are not added up: the pool has the largest of them. The result is the sum over the pools.
+    Policies on one pool share its GPUs, and all sessions may call the same policy. So each pool counts with the largest
+    number among its policies, and the result is the sum over the pools.
     """
 
     def requests(name: str) -> int:

@@ -53,7 +53,7 @@ class Run:
 
     @property
     def ahead(self) -> bool:
-        """Whether tasks are dispatched before the step that trains on them, so that rows have older weights."""
+        """Whether tasks are dispatched before the step that trains on them, so rows are sampled with older weights."""
         return self.staleness is not None and self.staleness.warmup > 0
 
     @cached_property
@@ -172,9 +172,9 @@ class View:
 
     @property
     def on_policy(self) -> bool:
-        """Whether a training step has a single optimiser step for the policy, which computes the old log-probs itself,
-        so that no separate pass is needed. A KL in the reward would need the old log-probs before the update, but a
-        team cannot have such a KL."""
+        """Whether the old log-probs need no separate pass, because the policy has a single optimiser step per training
+        step and this step computes them. A KL in the reward would need the old log-probs before the update, but a team
+        cannot have such a KL."""
         one_step = self.updates_per_step == self.value("actor.ppo_epochs") == 1
         corrects = any(self.correction.get(reader) for reader in READERS)
         exact = self.value("actor.policy_loss.loss_mode") in ON_POLICY_LOSSES
@@ -209,7 +209,7 @@ class View:
 
     @property
     def shared_prefixes(self) -> str | bool | None:
-        """The policy's own setting or, if it has none, the run's."""
+        """The policy's own setting, or the setting of the run if the policy has no own setting."""
         own = self.spec.shared_prefixes
         return self.run.mas.shared_prefixes if own is None else own
 

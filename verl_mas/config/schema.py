@@ -277,10 +277,10 @@ class LossSpec:
 
 @dataclass
 class FilterSpec(Checked):
-    """`mas.filter`: the tasks of a step that are trained on. A task is kept or left out with all of its sessions."""
+    """`mas.filter`: the tasks of a step that are trained on. A task is kept or dropped with all of its sessions."""
 
     drop: Literal["uniform"] | None = None
-    """uniform: leave out tasks in which no trained row has an advantage, because all groups are uniform (DAPO)."""
+    """uniform: drop tasks in which no trained row has an advantage, because all groups are uniform (DAPO)."""
 
     by: Literal["score", "team", "acc"] = "score"
     """Value that is compared. score: the scores of rows, in the groups of the estimator; a task is kept even if its
@@ -304,7 +304,7 @@ class FilterSpec(Checked):
 
 @dataclass
 class FaultSpec(Checked):
-    """`mas.faults`: what happens to a session when an act or the workflow fails."""
+    """`mas.faults`: time limits, retries, and the action after an act or a workflow fails."""
 
     then: Literal["drop_session", "fail_group"] = "drop_session"
     """Drop the failed session, or all sessions of its task."""
@@ -371,7 +371,7 @@ class MasConfig:
 
     plugins: list[str] = field(default_factory=list)
     """Python files and modules that register workflows, estimators, puzzles, graders, executors, commit rules or
-    engines. Loaded before the checks, in every agent-loop worker and in the trainer."""
+    engines. They are loaded before the checks, and again in every agent-loop worker and in the trainer."""
 
     workflow: WorkflowSpec = field(default_factory=WorkflowSpec)
 

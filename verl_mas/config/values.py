@@ -179,7 +179,7 @@ class _Reader:
         before = len(self.errors)
         try:
             found = self._by_type(core, value, path)
-            # Rules are for whole values, so they are left out if an item of the value was refused.
+            # Rules are for whole values, so they are skipped if an item of the value was refused.
             if len(self.errors) > before or all(rule.holds(found) for rule in rules):
                 return found
         except _Unfit:
@@ -252,7 +252,7 @@ class _Reader:
 
 
 def _fitting(value: object, fits: bool) -> object:
-    """Return a value that fits its type; raise `_Unfit` for any other."""
+    """Return `value` if it fits its type, else raise `_Unfit`."""
     if not fits:
         raise _Unfit
     return value
@@ -280,7 +280,7 @@ def settable(kind: Hint) -> dict[str, Hint]:
 
 
 def _is_scalar(hint: Hint) -> bool:
-    return any(hint is kind for kind in SCALARS)  # not `in`: a hint need not be hashable
+    return any(hint is kind for kind in SCALARS)  # `in` would fail for a hint that is not hashable
 
 
 class Checked:

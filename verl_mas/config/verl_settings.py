@@ -44,8 +44,8 @@ ALSO_READ: Mapping[str, tuple[str, ...]] = {
 RAY_INIT = "ray_kwargs.ray_init"
 ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
 DEFAULT_ATTENTION = "flash_attention_2"  # the default of ATTENTION in `HFModelConfig` of verl 0.9.1
-# Tokens of a critic's micro batch if `critic.ppo_infer_max_token_len_per_gpu` is not set. verl's V1 trainer reads only
-# this setting for a critic, even for the critic's updates.
+# Token budget of a critic's micro batch if `critic.ppo_infer_max_token_len_per_gpu` is not set. verl's V1 trainer reads
+# only this setting for a critic, even for the critic's updates.
 CRITIC_TOKENS = 32768
 _ABSENT = object()
 

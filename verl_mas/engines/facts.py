@@ -75,7 +75,7 @@ class Contract:
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """How an engine uses GPU memory and host memory. For an engine without these facts, the plan uses the
+    """Facts about an engine's use of GPU memory and host memory. For an engine without these facts, the plan uses the
     defaults."""
 
     # Meaning of `rollout.gpu_memory_utilization`. True: a share of the memory that is free when the engine starts; it

@@ -1,5 +1,5 @@
-"""rollout.checkpoint_engine.backend=ray: send weights through Ray's object store, on machines whose GPUs cannot send
-them.
+"""rollout.checkpoint_engine.backend=ray: send weights through Ray's object store, on machines without GPUs or where
+weights cannot be sent from GPU to GPU.
 
 This is a checkpoint engine of verl. Rank 0 of the training processes puts the weights into the object store, bucket by
 bucket, and hands each bucket to the receiving processes next to the engines. verl imports this module in both kinds of
@@ -42,7 +42,7 @@ class RayWeights(CheckpointEngine):
     def build_topology(  # type: ignore[override]  # `prepare` returns a type of this engine
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[Actor]
     ) -> tuple[dict[str, list[object]], dict[str, list[object]]]:
-        """Let the first training process send to all engines, and the other training processes to no engine."""
+        """Make the first training process the only sender. It sends to all engines."""
         senders: list[object] = [metadata[actor_wg_world_size:], *([()] * (actor_wg_world_size - 1))]
         return {"receivers": senders}, {"receivers": [()] * rollout_world_size}
 
@@ -65,7 +65,7 @@ class RayWeights(CheckpointEngine):
         await self._each("put", None)
 
     async def _each(self, method: str, *given: object) -> list[int]:
-        """Call a method of this class at every receiver. Ray replaces a reference by its value."""
+        """Call a method of this class at every receiver. Ray replaces a reference among the arguments by its value."""
         return await asyncio.gather(*[to.execute_checkpoint_engine.remote(method, *given) for to in self._receivers])
 
     def put(self, bucket: list[Packed] | None) -> int:
@@ -83,7 +83,7 @@ class RayWeights(CheckpointEngine):
                 for packed in bucket:
                     yield packed.name, unpack(packed).to(device)
         finally:
-            # Refuse further buckets with an error, because the sender would wait indefinitely until they are taken.
+            # Make further buckets raise an error. If they were queued, the sender would wait forever for a reader.
             self._arrived = None
 
     @property

@@ -21,8 +21,8 @@ class ServingChoice:
 
 
 def choose(run: Run, policies: Sequence[str]) -> ServingChoice:
-    """Keep the engines of these policies awake together if they fit. In phases, every change of engines is a barrier,
-    and the cost of this barrier was not measured."""
+    """Keep the engines of these policies awake together if they fit. Phases are the second choice, because every change
+    of engines is then a barrier, and the cost of this barrier was not measured."""
     views, widest = [run.view(name) for name in policies], max(replica_size(run, name) for name in policies)
     reserving = [view for view in views if facts_of(view.engine).gpu_fraction]
     total = sum(float(view.value("rollout.gpu_memory_utilization")) for view in reserving)

@@ -83,7 +83,8 @@ class OffsetAdapter(BaseRollout):
 
 
 def register_replica(engine: str, replica: ModuleType, on_cpu: str = "") -> None:
-    """Add verl's replica class with `OffsetReplica`. On the CPU platform, add the class `on_cpu` if it is given."""
+    """Register verl's replica class with `OffsetReplica` mixed in. On the CPU platform, register the class `on_cpu`
+    instead if it is given."""
     if on_cpu and platform.selected():
         load = partial(resolve_name, on_cpu)
     else:

@@ -26,7 +26,7 @@ class AdapterExtension(vLLMColocateWorkerExtension):
     mas_adapters: Mapping[str, int] = MappingProxyType({})  # policy -> vLLM's number of its adapter
 
     def __new__(cls, **kwargs: Passed) -> AdapterExtension:
-        # verl 0.9.1 calls `get_unstacked_mapper` for every adapter. From vLLM 0.29 on its name is `get_rename_mapper`.
+        # verl 0.9.1 calls `get_unstacked_mapper` for every adapter. vLLM 0.29 renamed it to `get_rename_mapper`.
         # vLLM 0.24 has neither method, and verl then calls neither.
         if hasattr(WeightsMapper, "get_rename_mapper") and not hasattr(WeightsMapper, "get_unstacked_mapper"):
             WeightsMapper.get_unstacked_mapper = WeightsMapper.get_rename_mapper
@@ -34,7 +34,7 @@ class AdapterExtension(vLLMColocateWorkerExtension):
         return extension
 
     def set_adapters(self, adapters: Mapping[str, int]) -> None:
-        """Set the numbers of the adapters. The server calls this, so that both use the same numbers."""
+        """Set the numbers of the adapters. The server calls this, so that server and worker use the same numbers."""
         self.mas_adapters = adapters
 
     def _update_weights(

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class ServiceFailed(Exception):
-    """A response that such a service never sends. A repeated request would get the same response."""
+    """A response that the client cannot use. A repeated request would get the same response."""
 
 
 class ServiceDown(ServiceFailed):

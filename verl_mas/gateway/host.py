@@ -147,6 +147,6 @@ def host_of(python: str, pass_env: Sequence[str] = ()) -> Host:
 
 
 def end_group(leader: int) -> None:
-    """End a process with its children."""
+    """Kill all processes in the process group of `leader`."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)

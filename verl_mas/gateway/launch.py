@@ -1,9 +1,9 @@
 """Isolates the program of a session in a fork.
 
 If the machine allows it, the program gets its own PID namespace. So it cannot see other processes or their keys, and
-processes that it starts end with it. Before the program starts, its process sends a message on the descriptor. The
-worker reads the sender's process id from this message, and accepts an outcome only from this process. This module needs
-only the standard library.
+processes that it starts end with it. Before the program starts, its process sends a message on the descriptor for the
+outcome. The worker reads the sender's process id from this message, and accepts an outcome only from this process. This
+module needs only the standard library.
 """
 
 import ctypes

@@ -97,7 +97,7 @@ class GatewaySession:
 
     @contextmanager
     def exchange(self, asked: Asked, digest: bytes, *, again: bool = False) -> Iterator[Exchange]:
-        """Yield the exchange of a request, which is new or, for a repeated request, an earlier exchange. The context
+        """Yield the exchange of a request: a new exchange or, for a repeated request, an earlier exchange. The context
         lasts until the connection has sent the reply. `digest` is the hash of the request, and `again` tells whether
         the client marked the request as a retry."""
         found = self._repeated(digest, again=again) or self._begun(asked, digest)
@@ -170,7 +170,8 @@ class GatewaySession:
                 break
         served = self._served(reply, asked)
         tip = Tip(reply, found)
-        # The program's own messages, without the system prompt that an agent may have in their place.
+        # Store the program's own messages. The prompt of the act may differ, because an agent can have its own system
+        # prompt.
         self._transcripts[served.id] = [*messages[bool(asked.instructions) :], served.message]
         self._tip_of[reply] = tip
         spelled = spellings(canonical(served.message), served.stopped_by, thinking=self._rules.thinking == "keep")
@@ -267,8 +268,8 @@ def cut_at(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
 
 
 def check_tokens(found: Found, reply: Reply) -> None:
-    """Raise EngineLost if an act's tokens do not begin with those of the act that it continues. Such a row must not be
-    trained on."""
+    """Raise EngineLost if the tokens of an act do not begin with the tokens of the act that it continues. Such a row
+    must not be trained on."""
     new, old = reply.generation, found.tip.reply.generation if found.tip else None
     if not new.has_tokens:
         return

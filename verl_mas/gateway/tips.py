@@ -20,8 +20,8 @@ THOUGHT = re.compile(r"\A(?:\s*<think>)?.*?</think>\s*", re.DOTALL)
 
 
 class Canonical(NamedTuple):
-    """The parts of a message that chat templates read, in a form that can be compared. It leaves out the ids of calls
-    and the fields that clients add."""
+    """The parts of a message that chat templates read, in a form that can be compared. The ids of calls and the fields
+    that clients add are left out."""
 
     role: str
     content: str

@@ -36,7 +36,7 @@ def agent_gigpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOu
 
 
 def step_returns(batch: AdvantageInput, gamma: float) -> Tensor:
-    """Compute the returns: the scores with the team's reward discounted and own rewards of later acts added.
+    """Compute the returns: scores in which the team's reward is discounted and own rewards of later acts are added.
 
     The returns are sums of the score's parts. Subtracting the team's reward from the float32 score would leave rounding
     errors in returns of 0, and so in the deviation of their group.

@@ -22,7 +22,8 @@ def at_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput
     # Whether any act of the agent has several candidates.
     branching = total((batch.numbers("branch") > 0).double(), Partition(agents.ids, len(agents.names))) > 0
     rows = branching[agents.ids]
-    # Sessions and instances are numbered from 1 for an agent that branches. For other agents, the number is 0.
+    # Sessions and instances are numbered from 1 for an agent that branches. For other agents every number is 0, so
+    # their groups span all sessions and instances.
     columns = batch.existing("session", "instance")
     apart: dict[str, Label] = {column: torch.where(rows, batch.codes(column).ids + 1, 0) for column in columns}
     groups = replace(batch, **apart).partition("task", "agent", "turn", *columns)
@@ -34,8 +35,8 @@ def at_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput
 
 
 def check_branches(batch: AdvantageInput, groups: Partition, branched: Tensor, size: int | None) -> None:
-    """Check each group of `branched` rows: all have one prompt (if the batch has prompts), and there are `size` of
-    them. If `size` is None, a group may have any number of candidates."""
+    """Check that each group of `branched` rows has a single prompt (if the batch has prompts) and `size` rows. If
+    `size` is None, a group may have any number of rows."""
     act = batch.existing("task", "session", "agent", "instance", "turn")
     if batch.prompt is not None:
         prompt = batch.codes("prompt").ids

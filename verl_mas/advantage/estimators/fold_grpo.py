@@ -12,7 +12,7 @@ def fold_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutp
     """A = (clip(R + Q, 0, 1) - mu) / (sigma + eps), with mu and sigma of R over the sessions of the task.
 
     R is the weighted reward of the team, and R + Q is the row's score. If all sessions have the same R, the divisor is
-    1 instead of sigma + eps, so a lone session keeps the advantage of its own rewards.
+    1 instead of sigma + eps, so even the rows of a lone session have an advantage that comes from Q.
     """
     reward = batch.team_weight * batch.given("team_reward").to(batch.scores).double()
     if bool(((reward < 0) | (reward > 1)).any()):

@@ -1,4 +1,4 @@
-"""M-GRPO (arXiv 2511.13288): the main agent is compared over sessions, the agents that it calls over invocations."""
+"""M-GRPO (arXiv 2511.13288): compares the main agent across sessions, and its sub-agents across invocations."""
 
 from __future__ import annotations
 

@@ -8,6 +8,6 @@ from verl_mas.advantage.estimator import estimator, within
 def mhgpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """agent_grpo in which every fork of a session, identified by its branch, is a separate rollout.
 
-    A candidate that was continued to the end has its own team reward, which its act and the later acts get.
+    A candidate that was continued to the end has its own team reward. Its act and the acts after it get this reward.
     """
     return within(batch, batch.partition("task", "agent"), options, unit=("task", "session", "branch"))

@@ -27,9 +27,9 @@ from verl_mas.util.later import Tensor, torch
 def rao(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = w_k (R - b), where b is the mean score of `main` in the other sessions of the task.
 
-    w_k = N / (K N_k), where N_k counts the invocations of agent k in the step and N those of all K agents. So each
-    agent has the same weight, however often it is invoked. Here, each depth of the recursion is an agent, and each copy
-    that is spawned at this depth is an invocation of the agent.
+    w_k = N / (K N_k), where N_k is the number of invocations of agent k in the step, and N is the number of invocations
+    of all K agents. So each agent has the same weight, however often it is invoked. Here, each depth of the recursion
+    is an agent, and each copy that is spawned at this depth is an invocation of the agent.
     """
     tasks, sessions, scores = batch.partition("task"), batch.partition("task", "session"), batch.scores.double()
     share = _share_of_main(batch, str(options.main))

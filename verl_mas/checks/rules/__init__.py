@@ -1,4 +1,4 @@
-"""Rules between settings. Each rule is a plain function of a run, and reports a mistake that users have made.
+"""Rules for combinations of settings. Each rule is a function of a run, and reports a mistake that users have made.
 
 To add a rule, write a function into a module of this folder:
 

@@ -65,7 +65,7 @@ def group_of_one(run: ExaminedRun) -> ConfigError | ConfigWarning | None:
 
 @rule(seen="Weiyun1025/verl-internvl#15, agentscope-ai/Trinity-RFT#398, verl#571, verl#3088", of="learning")
 def token_budget(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
-    """The token budget of a micro batch holds the longest row."""
+    """The token budget of a micro batch is large enough for the longest row."""
     needed = -(-longest_row(view) // parts_of(view))
     for switch, budget in BUDGETS.items():
         if view.get(switch) and view.get(budget) < needed:

@@ -157,7 +157,7 @@ def attention_installed(run: ExaminedRun, view: View) -> Iterator[Problem]:
     if is_flash(used) and not elsewhere(run.config) and (old := old_gpu()):
         rule, fix = "flash attention and bfloat16 need Ampere GPUs or newer", f"{sdpa}, {SECTION}.model"
         yield ConfigError(f"{used} on {old}", rule=rule, fix=f"{fix}.use_remove_padding=False and dtype=float16")
-    # Without flash-attn, transformers downloads the same kernel if the package `kernels` is there.
+    # Without flash-attn, transformers downloads the same kernel if the package `kernels` is installed.
     wanted = used == DEFAULT_ATTENTION or run.critics
     if not wanted or any(find_spec(package) for package in (PACKAGE, "kernels")):
         return

@@ -47,7 +47,7 @@ def estimator_of_team(run: ExaminedRun) -> Iterator[ConfigError]:
 
 
 def _replacements() -> dict[str, str]:
-    """Map each estimator of verl to the nearest one that compares the rows of one agent."""
+    """Map each estimator of verl to the most similar estimator that compares the rows of one agent."""
     return {theirs: ours for ours in ESTIMATORS for theirs in ESTIMATORS[ours].replaces}
 
 
@@ -81,7 +81,7 @@ def estimator_has_its_columns(run: ExaminedRun) -> ConfigError | None:
 
 @rule(seen="commit 7097aae9: groups that mixed the prompts of forks", team=True)
 def forks_compared(run: ExaminedRun) -> Iterator[ConfigError]:
-    """With forks, no estimator compares acts by number and `mas.advantage.gamma` is not set: numbers repeat."""
+    """With forks, the estimator must not compare acts by number and gamma must not be set, because numbers repeat."""
     if run.workflow.forks and run.estimator and run.estimator.numbers_acts:
         rule = "it compares acts by their number, and the forks of a session number theirs alike"
         fix = f"set {PER_AGENT} or mhgpo, which compare all acts of an agent on a task"
@@ -93,7 +93,7 @@ def forks_compared(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="tulerfeng/Video-R1#86, huggingface/trl#3857", team=True)
 def some_reward(run: ExaminedRun) -> Iterator[ConfigError]:
-    """At least one of `mas.reward.team` and `mas.reward.local`, and of the two what the estimator reads, is not 0."""
+    """`mas.reward.team` or `mas.reward.local` is not 0, and local is not 0 if the estimator reads acts' own rewards."""
     reward, own = run.mas.reward, run.estimator
     penalties = reward.penalty_on != "none" and any(spec.format_penalty for spec in run.mas.agents.values())
     if not run.learning or penalties:

@@ -27,7 +27,7 @@ WITH_CRITICS: Wanted = {
     "algorithm.use_pf_ppo": (False, "with gae, a team trains on the rows as they were sampled"),
 }
 HYBRID: Wanted = {f"{SECTION}.hybrid_engine": (True, "policies train and serve on the same GPUs")}
-# Settings with which an asynchronous trainer would hang, or train on other rows.
+# Settings for which any other value would make an asynchronous trainer hang, or train on other rows than intended.
 ASYNCHRONOUS: Wanted = {
     "trainer.v1.sampler.custom_sampler.path": (None, "the team chooses the oldest complete tasks for a step"),
     "skip.rollout_tq.enable": (False, "tasks are dispatched and trained on in different steps"),
@@ -69,7 +69,7 @@ def stale_enough(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="commit 93f105e2, docs/train/async.md", team=True)
 def rows_stored(run: ExaminedRun) -> ConfigError | None:
-    """The storage holds the rows of every step in flight."""
+    """The storage is large enough for the rows of all steps in flight."""
     size, batches = run.get(STORAGE), run.staleness.least if run.staleness else 1
     needed = batches * run.sessions_per_step
     if not size or size >= needed:

@@ -19,7 +19,7 @@ from verl_mas.workflow.agents import flat
 PACKED_BY_VERL = ("qwen3_5", "qwen3_5_moe")
 HEAD_GATHERED = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
 ULYSSES = "actor.ulysses_sequence_parallel_size"
-# Sampling settings that exclude tokens -> the values with which they exclude none.
+# Sampling settings that exclude tokens -> the values with which they exclude no token.
 TRUNCATING: Mapping[str, tuple[object, ...]] = {"top_p": (1, None), "top_k": (-1, 0, None), "min_p": (0, None)}
 
 
@@ -114,7 +114,7 @@ def saved_in_time(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
         yield ConfigError(stated(view, key), rule=rule, fix=f"set {setting(view, key)}=False")
 
 
-# LoRA of a policy with weights of its own; `checks.adapters` has the adapters that share a base.
+# Rules on the LoRA adapter of a policy with weights of its own. `checks.adapters` checks adapters that share a base.
 
 
 @rule(seen="verl's own script examples/tuning/lora/run_qwen3_8b_from_adapter_fsdp.sh", of="learning")
@@ -161,7 +161,7 @@ def unread_by_verl(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
         yield ConfigWarning(stated(view, "actor.freeze_vision_tower"), reason, "remove it, or apply the patch")
 
 
-# The correction for rows that other weights sampled.
+# Rules on the correction for rows that were not sampled with the current weights.
 
 
 @rule(seen="verl#4912, verl#4272", of="learning")
@@ -205,7 +205,7 @@ def rejection(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
 
 @rule(seen="huggingface/trl#6789, PrimeIntellect-ai/prime-rl#2979, verl#6240", team=True, of="learning")
 def truncated_sampling(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
-    """Engines compute log-probs over the tokens that sampling leaves, but trainers compute them over all tokens."""
+    """Engines compute log-probs over the tokens that truncation keeps, but trainers compute them over all tokens."""
     corrected = run.ahead and any(view.correction.get(key) for key in READERS)
     if not (corrected or view.correction.get("bypass_mode")):
         return

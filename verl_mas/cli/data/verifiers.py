@@ -12,7 +12,7 @@ from verl_mas.workflows.verifiers import NUMBER, OPTIONS, Verifiers
 
 
 class Numbered(Item):
-    """A task by its number in the taskset."""
+    """A task that is identified by its number in the taskset."""
 
     @property
     def key(self) -> str:

@@ -109,7 +109,7 @@ class AdapterSender(ServerAdapter):
 
 
 # A command for a clone of verl-mas. pip would fail, because verl and SGLang pin different versions of some packages.
-# The file says which versions to install.
+# The overrides file says which versions uv installs.
 INSTALL = 'uv pip install --override versions/overrides-sglang.txt ".[sglang]"'
 # Adapters that are not merged need 0.5.17: older versions accept only one string in `serialized_tensors`, but verl
 # sends a list. From 0.5.20 on, ServerArgs is not a dataclass, which verl needs.

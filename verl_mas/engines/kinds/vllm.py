@@ -165,7 +165,7 @@ def _lost() -> EngineLost:
 
 
 def thinking_fix(options: Mapping[str, object]) -> str:
-    """Return the fix if an engine with these options does not take `thinking_token_budget`; empty if it does."""
+    """Return the fix if an engine with these options does not accept `thinking_token_budget`; else an empty string."""
     installed = Version(installed_version(ENGINE) or CONTRACT.tested[0])
     if not any(options.get(name) for name in ("reasoning_parser", "reasoning_config")):
         return "set ++actor_rollout_ref.rollout.engine_kwargs.vllm.reasoning_parser, such as qwen3"

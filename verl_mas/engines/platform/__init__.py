@@ -67,7 +67,7 @@ def keep_ports(base: ModuleType) -> None:
 
 def unused_ports() -> list[int] | None:
     """Return a range of ports that starts at a random port, so that runs on one machine try different ports; None if
-    the kernel's range leaves none."""
+    too few ports lie below the kernel's range."""
     last = int(RANGE.read_text().split()[0]) if RANGE.exists() else 0
     if last <= FIRST_PORT + 1000:
         return None

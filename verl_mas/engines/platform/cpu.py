@@ -29,7 +29,7 @@ class PlatformCPU(PlatformBase):
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        # Never detect the CPU as the platform, because the head node of a GPU cluster may have no GPU, too.
+        # Never detect the CPU as the platform, because even in a GPU cluster the head node may have no GPU.
         return False
 
     def current_device(self) -> str:  # type: ignore[override]  # verl passes it on as a torch device

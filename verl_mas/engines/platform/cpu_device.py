@@ -39,7 +39,7 @@ def mem_get_info(device: object = None) -> tuple[int, int]:
 
 
 def empty_cache() -> None:
-    """Make the C library give freed memory back to the system. After an update it gives back up to a gigabyte."""
+    """Make the C library return freed memory to the system. After an update, this can be up to a gigabyte."""
     _trim(0)
 
 

@@ -41,14 +41,14 @@ VENDOR = "verl_mas_shared_prefixes"
 _VARIABLE = "VERL_ENGINE_VENDOR"
 _CUTS = "prepare_micro_batches"  # verl's function, which is replaced while an engine computes
 METRIC = "shared_tokens"  # share of an update's tokens that are not computed, because another row has the same prefix
-# Settings of a batch that need the logits of all tokens, or of none. With these settings, prefixes are not shared.
+# Settings of a batch with which the logits of all tokens, or no logits, are computed. Prefixes are then not shared.
 _OTHERWISE = ("use_fused_kernels", "distillation_use_topk")
 _TREE = "tree"
 # Trees are used if their estimated work is below this share of the work of verl's own micro batches.
 WORTH = 0.95
 # Costs on a CPU (benchmarks/prefixes.py). ATTENTION: the cost of a multiplication for a pair of tokens, relative to
-# other multiplications. It is higher because scores are also exponentiated. START: the fixed cost of a micro batch,
-# measured in tokens. It arises because the gradient of a micro batch is added to the gradients of the others.
+# other multiplications. It is above 1 because attention scores are also exponentiated. START: the fixed cost of a micro
+# batch, measured in tokens. It arises because the gradient of a micro batch is added to the gradients of the others.
 ATTENTION, START = 1.5, 50
 
 
@@ -67,9 +67,10 @@ def chosen(vendor: str) -> Iterator[None]:
 class SharedPrefixes(FSDPEngineWithLMHead):
     """verl's engine. After a call of `share`, it computes a common prefix of several rows only once.
 
-    Trees use FlexAttention on CUDA. Elsewhere they use torch's attention with a mask of all pairs of tokens, because
-    FlexAttention has no gradient on a CPU. Each forward pass first switches the model to the attention for trees or for
-    rows. The backward pass uses the same attention, because it comes before the next forward pass.
+    A micro batch in which prefixes are shared is a tree. Trees use FlexAttention on CUDA. Elsewhere they use torch's
+    attention with a mask of all pairs of tokens, because FlexAttention has no gradient on a CPU. Each forward pass
+    first switches the model to the attention for trees or for rows. The backward pass uses the same attention, because
+    it comes before the next forward pass.
     """
 
     shares = False
@@ -223,7 +224,7 @@ def _replies(rows: TensorDict) -> list[Tensor]:
 
 
 class _NothingToOffload:
-    """Mixin that turns off offloading, because it needs pinned memory, which does not exist without an accelerator."""
+    """Mixin that turns off offloading. Offloading needs pinned memory, which does not exist without an accelerator."""
 
     engine_config: FSDPEngineConfig
 

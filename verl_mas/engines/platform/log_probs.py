@@ -10,8 +10,8 @@ from torch import Tensor
 DIFF = "upstream/block-log-probs.patch"
 REPLACED = "logprobs_from_logits_v2"
 # Number of logits in a block, by device. Apart from the logits and their gradient, only float32 copies of a block are
-# held. On a CPU, a copy fits in the caches. On a GPU, it has 64 MiB, which take longer to compute than a kernel takes
-# to start.
+# held. On a CPU, a copy fits in the caches. On a GPU, a copy has 64 MiB, so that computing a block takes longer than
+# starting a kernel.
 BLOCKS = {"cpu": 1 << 20, "cuda": 1 << 24}
 
 

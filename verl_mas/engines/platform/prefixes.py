@@ -20,8 +20,8 @@ from transformers import AutoConfig
 
 from verl_mas.verl_.types import Passed
 
-# Models for which the tests compare trees with rows. Another model may carry a state from token to token, or count its
-# positions itself, and would compute wrong results without an error.
+# Models for which tests check that trees give the same results as rows. Another model may carry a state from token to
+# token, or count its positions itself, and would then compute wrong results without an error.
 MODELS = ("llama", "mistral", "qwen2", "qwen3")
 
 
@@ -31,7 +31,7 @@ class Line(NamedTuple):
 
     row: int
     length: int
-    shared: int  # number of tokens that it shares with the row before it
+    shared: int  # number of first tokens that this row has in common with the row before it
     predicted: int = 0
 
 
@@ -97,7 +97,7 @@ class Tree:
         return (nodes <= nodes[:, None]) & (nodes[:, None] < ends)
 
     def blocks(self, device: torch.device) -> BlockMask:
-        """The mask of `mask` in the form for FlexAttention, which skips blocks to which no node attends."""
+        """The same mask as `mask`, as FlexAttention takes it. FlexAttention skips blocks to which no node attends."""
         ends, size = self.ends.to(device), len(self.tokens)
 
         def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -108,8 +108,8 @@ class Tree:
 
 @dataclass(frozen=True)
 class Work:
-    """Multiplications of a forward pass: per token, per token whose logits are computed, and per pair of tokens in
-    attention; and the fixed cost of a micro batch in the same unit."""
+    """The cost of a forward pass in multiplications. There is a cost per token, per token whose logits are computed,
+    and per pair of tokens in attention. `start` is the fixed cost of a micro batch in the same unit."""
 
     token: float
     logits: float
@@ -121,7 +121,8 @@ class Work:
 
 
 def cut(rows: Sequence[Line], most: int, work: Work) -> list[list[int]]:
-    """Cut rows into micro batches. Each computes and predicts at most `most` tokens, unless it is a single row.
+    """Cut rows into micro batches. Unless a micro batch is a single row, it computes at most `most` tokens and predicts
+    at most `most` tokens.
 
     A row joins the previous micro batch if this adds at most as much work as a new micro batch for the row would take.
     Joining can be more work, because attention is computed for all pairs of tokens of a micro batch.

@@ -1,9 +1,9 @@
 """Starts Ray's workers as forks of one process that has already imported the modules that all workers import.
 
 A run has about ten worker processes. Without forks, each worker would import verl, torch and transformers, which takes
-7 s of a core and 400 MB; a fork takes milliseconds and shares the memory. Ray starts each worker by the `py_executable`
-of the runtime environment. This module sets `py_executable` to `hand_over`, which asks `forked_worker` to fork the
-worker. A worker that cannot be forked imports the modules itself.
+7 s of CPU time and 400 MB. A fork takes milliseconds and shares the memory. Ray starts each worker with the
+`py_executable` of the runtime environment. This module sets `py_executable` to `hand_over`, which asks `forked_worker`
+to fork the worker. A worker that cannot be forked imports the modules itself.
 """
 
 import atexit
@@ -30,8 +30,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread
 
 
 def fork_workers(config: DictConfig) -> None:
-    """Start the process that forks workers; it ends with this one. Workers are not forked in a cluster that runs
-    already, or if the runtime environment has packages of its own."""
+    """Start the process that forks workers. It ends when this process ends. Workers are not forked in a cluster that
+    runs already, or if the runtime environment sets anything besides environment variables."""
     runtime_env = config.ray_kwargs.ray_init.runtime_env
     if cluster.address(config) is not None or {key for key, value in runtime_env.items() if value} != {"env_vars"}:
         return
@@ -41,11 +41,11 @@ def fork_workers(config: DictConfig) -> None:
     folder = tempfile.TemporaryDirectory(prefix="verl_mas_workers_", ignore_cleanup_errors=True)
     atexit.register(folder.cleanup)
     address = os.path.join(folder.name, "socket")
-    # Ray reads both variables when it is imported. The job is the first job of its cluster. The driver's process id
-    # replaces the raylet's, because the raylet lives as long as the driver.
+    # Ray reads both variables when it is imported. The first job of a cluster has this id, and this job is the first.
+    # The driver's process id can replace the raylet's, because the raylet lives as long as the driver.
     process = {"RAY_JOB_ID": "01000000", "RAY_RAYLET_PID": str(os.getpid())}
-    # Only the started process listens at the socket. Once it has ended, nothing answers there, so workers start without
-    # it.
+    # Only the started process listens at the socket. Once this process has ended, connections to the socket fail, so
+    # workers start without a fork.
     with socket.create_server(address, family=socket.AF_UNIX) as listener:
         subprocess.Popen(
             [sys.executable, "-m", "verl_mas.engines.platform.forked_worker", str(listener.fileno())],

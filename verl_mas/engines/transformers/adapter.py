@@ -17,7 +17,7 @@ from verl_mas.verl_.types import Actor
 class ServerAdapter(BaseRollout):
     """Sends weights from a training worker to the worker's own server, which is found by its rank."""
 
-    sleep_level = 1  # verl sets it for LoRA; this engine always keeps its weights
+    sleep_level = 1  # verl sets this level for LoRA; this engine keeps its weights at every level
 
     def __init__(
         self, config: RolloutConfig, model_config: HFModelConfig, device_mesh: DeviceMesh, replica_rank: int = -1

@@ -60,7 +60,7 @@ class ContinuousBatcher:
         self.decode = decode
         self.seeds = random.Random(seed)
         self._vocabulary = cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
-        # `step` takes requests from these queues in its own thread. Requests that have begun come first.
+        # `step` takes requests from these queues in its own thread. Continued replies come first.
         self._resumed: deque[Sample] = deque()
         self._waiting: deque[Sample] = deque()
         self._running: list[Sample] = []
@@ -111,7 +111,7 @@ class ContinuousBatcher:
 
     @torch.inference_mode()
     def abort(self, samples: Collection[Sample] | None = None) -> list[Sample]:
-        """End the given samples, or all, at once. Return the samples that had not finished."""
+        """End the given samples immediately; None ends all samples. Return the samples that had not finished."""
         aborted = [s for s in (*self._running, *self._resumed, *self._waiting) if samples is None or s in samples]
         for sample in aborted:
             sample.finish_reason = "aborted"
@@ -169,7 +169,8 @@ class ContinuousBatcher:
         return joining
 
     def _prefill(self, joining: list[Sample]) -> None:
-        """Prefill all but the last token of each prompt, right-padded, since a causal model does not see the padding.
+        """Prefill all but the last token of each prompt. Prompts are padded on the right, where a causal model does not
+        attend to the padding.
 
         A prefix that a running row already has is copied from that row. So the prompt of a group is computed once, and
         so is the common prefix of all prompts of an agent.
@@ -367,7 +368,7 @@ class RowCache(Cache):
         self._columns = 0
 
     def reserve(self, rows: int, columns: int) -> None:
-        """Allocate at least `rows` rows of `columns`; no row in use may be longer."""
+        """Allocate at least `rows` rows of at least `columns` columns. No row in use may have more columns."""
         if rows > self._capacity[0] or columns > self._capacity[1]:
             self._capacity = (rows, columns)
             for number, (keys, values) in enumerate(self._buffers):
@@ -383,7 +384,7 @@ class RowCache(Cache):
         return copied
 
     def append(self, prefilled: Cache, sources: Sequence[int], known: Sequence[int], longest: int) -> None:
-        """Add a row for each entry of `sources`, which is the index of a row of `prefilled`.
+        """Add a row for each entry of `sources`. An entry is the index of a row of `prefilled`.
 
         In `prefilled`, the row for entry i has `known[i]` copied columns, then a gap up to the largest number in
         `known`, then its new columns. The added rows have no gaps; the longest of them has `longest` columns.

@@ -38,7 +38,7 @@ GREEDY_BELOW = 1e-5  # temperatures under this mean greedy, as in vLLM
 
 @dataclass(frozen=True)
 class RequestSampling:
-    """One request's sampling settings, by vLLM's names. `engines.sampling` has checked their ranges."""
+    """One request's sampling settings, with vLLM's names. `engines.sampling` has checked their ranges."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -92,7 +92,7 @@ class Sample:
 
     @property
     def names(self) -> tuple[int, ...]:
-        """Key by which prompts are compared: tokens and images."""
+        """Key for comparing prompts: the tokens, with a hash of the image in place of each token of an image."""
         return self.sight.names if self.sight else self.prompt
 
     @property

@@ -80,10 +80,10 @@ class TransformersServer:
         listener: Listener | None = None,
         **media: Passed,
     ) -> TokenOutput:
-        """Sample one reply; verl's `LLMServerClient` calls this. Without `adapter` the base replies.
+        """Sample one reply; verl's `LLMServerClient` calls this. Without `adapter` the base model replies.
 
         The last `drawn` tokens of the prompt are the first tokens of the reply (`ContinuousBatcher.submit`).
-        `listener`: only for callers in the same process.
+        Only a caller in the same process can pass a `listener`.
         """
         images, options = media.pop("image_data", None) or (), media.pop("mm_processor_kwargs", None) or {}
         for name, value in media.items():
@@ -112,7 +112,7 @@ class TransformersServer:
         return self._output(sample, with_log_probs)
 
     async def update_weights(self, bucket: list[Packed], last: bool, global_steps: int | None = None) -> None:
-        """Copy weights into the running model between two tokens; with adapters, only their weights are sent.
+        """Copy weights into the running model between two tokens. If the model has adapters, copy only the adapters.
 
         No token is sampled with partly updated weights. Running requests keep the keys and values of the old weights.
         """
@@ -143,7 +143,7 @@ class TransformersServer:
         await self._move(HOST)
 
     async def wake_up(self, tags: list[str] | None = None) -> None:
-        """Restore weights, cache or both, as `tags` says. The engine serves when it has both."""
+        """Wake up the parts in `tags`: weights, cache or both. The engine serves once both parts are awake."""
         waking = self._asleep.intersection(tags or self._asleep)
         if WEIGHTS in waking:
             await self._move(self.device)

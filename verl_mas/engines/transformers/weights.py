@@ -50,7 +50,7 @@ class WeightUpdate:
     def __init__(self, model: torch.nn.Module):
         buffers = dict(model.named_buffers(remove_duplicate=False))
         self._targets = dict(model.named_parameters(remove_duplicate=False)) | buffers
-        # Tied weights are one tensor with two names, and either name counts.
+        # Tied weights are one tensor with two names, and receiving it under either name is enough.
         self._missing = {parameter.data_ptr(): name for name, parameter in model.named_parameters()}
 
     @torch.no_grad()

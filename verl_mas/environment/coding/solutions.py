@@ -26,7 +26,7 @@ class Solution:
     right: bool = False
 
 
-# A function that reads a candidate and sets its own reward.
+# A function that reads a candidate's reply and sets the reply's own reward.
 Solve = Callable[[Reply], Awaitable[Solution]]
 
 

@@ -1,5 +1,5 @@
-"""Teams in which a coder writes programs for a problem: the programs, which are run on the tests and rewarded, and the
-base of the workflows."""
+"""Teams in which a coder writes programs for a problem. `Runner` runs the programs on the tests; `CodeTeam` rewards the
+programs and is the base class of the workflows."""
 
 from __future__ import annotations
 

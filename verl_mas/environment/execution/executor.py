@@ -23,7 +23,7 @@ Plain = object
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one program. If `wall_s` is None, it is three times the CPU time plus two seconds."""
+    """Limits of one program. If `wall_s` is None, the wall time may be three times `cpu_s` plus two seconds."""
 
     cpu_s: Positive = 2.0
     wall_s: Positive | None = None

@@ -1,4 +1,4 @@
-"""The ground truth of a code task, which is one JSON text in the dataset, and the tests that it consists of.
+"""The ground truth of a code task, which is a JSON string in the dataset, and the tests in this ground truth.
 
 A program cannot forge a verdict, because expected values never enter the process that runs it. This module compares
 results, as text or as plain values of exact built-in types.

@@ -1,4 +1,4 @@
-"""Wraps a program in a text that any Python can run, for executors that start a process and read how it ended.
+"""Wraps a program in source code that any Python can run, for executors that start a process and read how it ends.
 
 The output and the exit code of a process are not a verdict. A program can print anything and end in any way, but it
 does not know what a test expects.
@@ -90,5 +90,5 @@ class Wrapped:
         return [Answer(*pair) for pair in harness.read_answers(lines, len(calls), missing)]
 
     async def _run(self, program: str, stdin: str, limits: Limits) -> Result:
-        """Run a program that has a slot."""
+        """Run a program while `execute` holds a slot for it."""
         raise NotImplementedError

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from verl_mas.config.registry import Registry
 
-# Whether the session answers a question of a user, without a ground truth. In training and evaluation, a missing ground
-# truth is an error. Such a session runs as in training, but its grades mean nothing, so its outcome excludes them.
+# Whether the session answers a question of a user, without a ground truth. Such a session runs as in training, but its
+# grades mean nothing, so its outcome excludes them. In training and evaluation, a missing ground truth is an error.
 ASKED: ContextVar[bool] = ContextVar("asked", default=False)
 UNKNOWN = "(unknown)"
 
@@ -64,6 +64,6 @@ def register_grader(
 ) -> Callable[[GradeFunction], Grader]:
     """Register a grading function of (truth, answer), sync or async.
 
-    It returns a grade from 0 to 1, or None if the answer could not be checked.
+    The function returns a grade from 0 to 1, or None if the answer could not be checked.
     """
     return lambda function: GRADERS.register(name)(Grader(function, read, check))

@@ -251,11 +251,11 @@ def shared_checker() -> AnswerChecker:
     return AnswerChecker()
 
 
-# The functions below check that an answer states a value, and nothing that math-verify would ignore.
+# The functions below check that an answer states a value, and contains nothing that math-verify would ignore.
 #
-# math-verify drops what it does not know and reads the rest: `\neq 7`, `8=7`, `7 \text{ or eight}` and `1 \\ 7` all
-# mean 7 to it. A policy that is rewarded for such answers learns to write noise. Notation that the ground truth itself
-# uses is allowed in the answer.
+# math-verify drops notation that it does not know and reads the rest, so it reads `\neq 7`, `8=7`, `7 \text{ or eight}`
+# and `1 \\ 7` as 7. A policy that is rewarded for such answers learns to write noise. Notation that the ground truth
+# itself uses is allowed in the answer.
 
 _COMMAND = re.compile(r"\\([A-Za-z]+|.)", re.DOTALL)
 # Commands that are part of a value or of its typography.

@@ -40,7 +40,7 @@ PROBE_S = 5.0  # timeout of the health check after a failed call; then the serve
 # Seconds in which a server ends: mcp waits 2 s after closing its input, 2 s after SIGTERM, and 2 s after SIGKILL.
 STOP_S = 8.0
 PAGES = 100  # most pages in a list of tools, which a server could continue endlessly
-TAIL = 500  # characters of a server's log in messages
+TAIL = 500  # number of last characters of a server's log that errors and warnings quote
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class McpServers:
         raise_all(error for server in self._servers for error in server.missing())
         if not self._servers or self._loop is not None:
             return self
-        # Silence this logger, which logs a traceback for each line of a server that is not a message.
+        # Silence this logger, which logs a traceback if a line that a server writes is not a message of the protocol.
         logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
         self._loop = LoopThread("mcp")
         atexit.register(self.stop)

@@ -1,6 +1,6 @@
 """Sources of passages for workflows: the client of a retriever, or an index in this process.
 
-Queries of many sessions share the client's requests, and a failure is part of the result.
+Queries of many sessions share the client's requests. A failure of the server is part of the result, not an exception.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Breaker:
 
 @dataclass(eq=False)
 class _Batch:
-    """Queries that share a request. It takes queries until it is full or its window is over."""
+    """A batch of queries that share a request. A batch takes queries until it is full or `window_s` has passed."""
 
     queries: list[str] = field(default_factory=list)
     full: asyncio.Event = field(default_factory=asyncio.Event)

@@ -10,7 +10,7 @@ from pathlib import Path
 from verl_mas.environment.retrieval.files import Row, read_rows
 from verl_mas.errors import DataError
 
-MANY = 1_000_000  # number of rows, from the first, whose ids are checked for duplicates
+MANY = 1_000_000  # only the first rows of a corpus, up to this number, are checked for duplicate ids
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,8 @@ def write_bm25(passages: Iterable[Passage], path: Path) -> int:
     """Write an index; return the number of passages."""
     number = 0
     try:
-        # One thread gives the same index, including the order of ties, for the same corpus. The block commits and ends
-        # the writer's threads, even after an exception.
+        # Use one thread, so that the same corpus gives the same index, including the order of ties. The `with` block
+        # commits and ends the writer's threads, even after an exception.
         with tantivy.Index(_schema(), path=str(path)).writer(heap_size=HEAP_BYTES, num_threads=1) as writer:
             for number, passage in enumerate(passages, 1):  # noqa: B007
                 writer.add_document(tantivy.Document(body=f"{passage.title}\n{passage.text}", source=passage.to_json()))
@@ -173,7 +173,7 @@ def _batches(items: Iterable[T]) -> Iterator[list[T]]:
         yield batch
 
 
-# Both are thread-safe.
+# Both kinds of index are thread-safe.
 Index: TypeAlias = Bm25Index | DenseIndex
 
 
@@ -246,8 +246,8 @@ def read_meta(path: Path) -> Meta:
 
 
 def _sizes(path: Path) -> dict[str, int]:
-    """Return the size of each file in bytes, except tantivy's lock files, which may be missing in a copy of an
-    index."""
+    """Return the size of each file in bytes, without `index.json`, and without tantivy's lock files, which a copy of an
+    index may lack."""
     return {file.name: file.stat().st_size for file in path.iterdir() if not file.name.startswith((".", META))}
 
 

@@ -1,4 +1,4 @@
-"""An index over HTTP, with the requests and responses of Search-R1's `/retrieve`."""
+"""Serves an index over HTTP, with the requests and responses of Search-R1's `/retrieve`."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,7 +12,7 @@ from verl_mas.environment.retrieval.index import MAX_TOPK, Index
 from verl_mas.util.bodies import TooLong, whole
 from verl_mas.util.threads import begun
 
-# Search-R1's client sends the queries of all active rollouts in one request: 512 tasks with 5 rollouts are 2,560.
+# Search-R1's client sends the queries of all active rollouts in one request: 512 tasks with 5 rollouts send 2,560.
 MAX_QUERIES = 16_384
 # Maximum number of passages in a response. Without this limit, a request could take minutes and hundreds of megabytes.
 MAX_PASSAGES = 200_000

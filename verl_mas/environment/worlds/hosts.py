@@ -1,6 +1,6 @@
-"""Keeps the episodes of a session on a stage, which runs in a host: a thread, or a process of its own, so that a world
-cannot block the event loop of a worker. A session takes a host from a pool and returns it. A host that hangs or dies is
-not used again."""
+"""Keeps the episodes of a session on a stage. A stage runs in a host, which is a thread or a process of its own, so
+that a world cannot block the event loop of a worker. A session takes a host from a pool and returns it. A host that
+hangs or dies is not used again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DATA = {
     *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("_reconstruct", "scalar")),
     *("decimal.Decimal", "numpy.dtype", "numpy.ndarray", "PIL.Image.Image"),
 }
-WATCH_S = 1.0  # how often the process of a world checks that its parent is alive
+WATCH_S = 1.0  # seconds between two checks in a world's process that its parent is alive
 MOST_REHEARSED = 1000
 
 
@@ -168,7 +168,7 @@ class InThread:
             raise
 
     def end(self) -> None:
-        """End the host, also during a call."""
+        """End the host, even during a call."""
         self._calls.put(None)
 
     def _run(self) -> None:

@@ -126,8 +126,8 @@ def register_world(hub: str) -> Callable[[W], W]:
 
 
 def find(world: str) -> tuple[str, type[World], str]:
-    """Find a class of worlds. Returns the address of the class, which is valid in every process, the class, and the
-    name of the world within the class.
+    """Find a class of worlds. Returns three values: an address of the class that is valid in every process, the class,
+    and the name of the world within the class.
 
     `world` is `<hub>/<name>`, or `my_world.py:MyWorld`, optionally followed by `/<name>`.
     """

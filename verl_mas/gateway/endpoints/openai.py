@@ -243,7 +243,7 @@ def _image(image: object) -> JsonObject:
 
 
 DATA, DONE = "data:", "[DONE]"
-# Options that request a stream of events, of which the last has the numbers of tokens.
+# Options that request a stream of events. The last event of the stream has the numbers of tokens.
 OPTIONS = {"stream": True, "stream_options": {"include_usage": True}}
 
 

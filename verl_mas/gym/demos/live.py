@@ -29,7 +29,7 @@ class DemoRun:
     overrides: list[str]
     folder: Path
     steps_in_all: int
-    resume: bool = False  # from the last checkpoint; earlier metrics are kept
+    resume: bool = False  # whether the run continues from the last checkpoint; it then keeps the earlier metrics
     table: Callable[[list[Step]], RenderableType] | None = None  # displayed below the progress bar
     _printed: int = -1
 
@@ -74,7 +74,7 @@ class DemoRun:
         settings = {"VERL_FILE_LOGGER_PATH": str(self.metrics), "HYDRA_FULL_ERROR": "1", "OMP_NUM_THREADS": "1"}
         # Ray and TransferQueue then listen on loopback only; see docs/use/security.md.
         settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-        # A new session, so that Ctrl-C reaches the run only through `_end`.
+        # Start a new session of processes, so that Ctrl-C reaches the run only through `_end`.
         return subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | settings, start_new_session=True
         )

@@ -39,12 +39,12 @@ class TeamDemo:
     folder: ClassVar[Path]
     steps: ClassVar[int]
     overrides: ClassVar[tuple[str, ...]] = ()  # overrides of the recipe; the user's overrides come after these
-    source: ClassVar[str]  # the data source of the held-out tasks, without that of their control
+    source: ClassVar[str]  # the data source of the held-out tasks; their control has another source
     # The success metric of a validation. The metrics pass@1/low and pass@1/high, which have the same prefix, are the
     # bounds of its confidence interval.
     success: ClassVar[str]
     solved: ClassVar[str]  # printed after the value of `success`: `0.750 of the held-out tasks right`
-    measured: ClassVar[Curves]  # the metrics to display: measure -> name -> key, or a constant next to them
+    measured: ClassVar[Curves]  # the table's rows: measure -> name -> key of a metric, or a constant
 
     def drawn(self, session: Record) -> str:
         """Format a session as a line of text."""

@@ -49,6 +49,6 @@ def place(cell: int, size: int, rows: str = NAMES, columns: str = NAMES) -> str:
 
 
 def offset(start: int, end: int, size: int) -> str:
-    """Encode the rows down and columns right from `start` to `end` as two letters, for tiny models."""
+    """Encode the offset from `start` to `end`, in rows down and columns right, as two letters, for tiny models."""
     apart = (to - at for at, to in zip(divmod(start, size), divmod(end, size), strict=True))
     return "".join(chr(_ZERO + max(-_FARTHEST, min(_FARTHEST, cells))) for cells in apart)

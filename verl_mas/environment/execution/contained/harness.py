@@ -166,7 +166,7 @@ def run_calls(program: str, calls: str, write: Callable[[str], object]) -> None:
     """Run a program as a module, then call the functions that it defines. `write` gets one line per answer, as soon as
     the answer is known."""
     module = types.ModuleType("program")
-    sys.modules["program"] = module  # dataclasses and pickle look modules up
+    sys.modules["program"] = module  # dataclasses and pickle look up the module of a class here
     try:
         exec(compile(program, "program.py", "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:  # noqa: BLE001  boundary: whatever the program raises is data for the caller
@@ -222,7 +222,7 @@ def read_answers(written: str, count: int, missing: str) -> list[tuple[object, s
 
 
 def script(program: str, calls: Sequence[CallParts], mark: str) -> str:
-    """Make a program for another interpreter, which prints each answer in a line that starts with `mark`."""
+    """Make a program that runs in another interpreter and prints each answer on a line that starts with `mark`."""
     with open(__file__, encoding="utf-8") as file:
         source = file.read()
     write = f"lambda line: print(chr(10) + {mark!r} + line, flush=True)"

@@ -52,8 +52,8 @@ def _mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int, 
 
 
 def restrict_files() -> None:
-    """Apply a Landlock ruleset without rules, which denies all files and TCP ports, and signals to processes
-    outside."""
+    """Apply a Landlock ruleset without rules. As far as the kernel supports it, this denies access to all files and TCP
+    ports, and signals to processes outside of the sandbox."""
     version = checked(_libc.syscall(_LANDLOCK_CREATE, None, 0, 1), "landlock")
     files = (1 << (13 if version == 1 else 14 if version == 2 else 15 if version < 5 else 16)) - 1
     attributes = struct.pack("<QQQ", files, 3 if version >= 4 else 0, 3 if version >= 6 else 0)

@@ -19,8 +19,8 @@ _SKIPPED = {
     "__pycache__", "dist-packages", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "site-packages", "test", "tests",
     "tkinter", "turtledemo", "venv",
 }  # fmt: skip
-# Extension modules that are skipped. asyncio works without _asyncio; in Python 3.13, importing _asyncio first breaks
-# asyncio.
+# Beginnings of the names of extension modules that are skipped. asyncio works without _asyncio; in Python 3.13,
+# importing _asyncio first breaks asyncio.
 _SKIPPED_EXTENSIONS = (
     "_asyncio", "_ctypes_test", "_curses", "_dbm", "_gdbm", "_ssl", "_test", "_tkinter", "_xx", "readline", "xx",
 )  # fmt: skip

@@ -69,7 +69,7 @@ class Seal(NamedTuple):
     filter: seccomp.Filter
     server: int  # process id of the fork server
     address_space: int  # bytes of the fork server's address space, with Python and the library
-    users: int | None = None  # offset of the programs' own user ids, one id per slot; None: they have no own ids
+    users: int | None = None  # offset of the programs' user ids, one id per slot; None: programs get no such ids
     user_namespace: bool = False  # whether each program has its own user namespace, which counts its threads from 0
     counted: bool = False  # whether the kernel counts a program's threads together with all tasks of this user
     user: int | None = None
@@ -119,7 +119,8 @@ def _limit(limit: int, soft: int, hard: int) -> None:
 
 def prepare() -> None:
     """Prepare the fork server, once."""
-    # Python ignores SIGXFSZ by default. Then the limit of the file size would not end a program that prints endlessly.
+    # Python ignores SIGXFSZ by default. Restore the signal, so that the limit of the file size ends a program that
+    # prints endlessly.
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     # Provide what programs expect from the system: `exit` and `quit`, the streams by name, and the pair of sockets with
     # which asyncio wakes its event loop.

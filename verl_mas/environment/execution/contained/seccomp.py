@@ -34,7 +34,7 @@ EPERM, ENOSYS = ERRNO | 1, ERRNO | 38
 
 
 class Test(NamedTuple):
-    """A condition: the 32-bit half of an argument (`high` or low), masked with `mask`, is one of `values`."""
+    """A condition: half of a 64-bit argument, the low half unless `high`, masked with `mask`, is one of `values`."""
 
     argument: int
     values: Sequence[int]
@@ -112,8 +112,8 @@ def _rule(rule: CallRule) -> list[Instruction]:
 
 
 def _search(blocks: Sequence[tuple[int, list[Instruction]]]) -> list[Instruction]:
-    """Compile a binary search over call numbers. A block handles all numbers from its own number up to, but without,
-    the number of the next block."""
+    """Compile a binary search over call numbers. A block handles all numbers from its own number up to, but not
+    including, the number of the next block."""
     if len(blocks) == 1:
         return blocks[0][1]
     middle = len(blocks) // 2

@@ -29,15 +29,15 @@ from verl_mas.util.forks import Fork, ForkServer, Refused, Restarted, ServerLost
 from verl_mas.util.loops import PerLoop, waited_for
 
 _MB = 2**20
-# Attempts to run a program, including the start of a fork server. An attempt may fail because something outside kills
-# the fork server, for example the kernel if the machine runs out of memory.
+# Maximum number of attempts to run a program. An attempt includes the start of a fork server if none runs. It fails if
+# the fork server is killed from outside, for example by the kernel when the machine runs out of memory.
 _TRIES = 3
 _START_S = 60.0
 # A fork server that has not ended a program this many seconds after the program's time limit is considered dead.
 _SILENCE_S = 20.0
 _CLOSED = "the sandbox was closed"
-# The server gets these variables; from the caller's environment it gets only those in `_PASSED_ON`. A fixed hash seed
-# gives sets the same order in each run.
+# The server gets these variables, and from the caller's environment only the variables in `_PASSED_ON`. A fixed hash
+# seed gives sets the same order in each run.
 _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     "PYTHONUTF8": "1",

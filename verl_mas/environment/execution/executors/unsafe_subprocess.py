@@ -62,7 +62,7 @@ class UnsafeSubprocess(Wrapped):
         rlimits = {"RLIMIT_AS": memory, "RLIMIT_FSIZE": limits.output_bytes, "RLIMIT_NOFILE": 64, "RLIMIT_CORE": 0}
         (folder / "run.py").write_text(wrapped(program, limits, **rlimits))
         # The streams are files, because a program may ask for the size of its input, and because the kernel's limit of
-        # the file size ends a flood of output. They have no names, so that the program cannot replace them.
+        # the file size ends a flood of output. The files have no names, so that the program cannot replace them.
         with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
             given.write(encodable(stdin).encode())
             given.seek(0)

@@ -54,7 +54,7 @@ class OpenSpiel(World):
         self.illegal = dict.fromkeys(self.names, 0)
         self.forfeited: Mapping[str, float] = {}
         self.game = game_of(self.setup)
-        if chance_of(self.game) == "sampled":  # all states of a game share one generator, so load another game
+        if chance_of(self.game) == "sampled":  # states of a game share one generator, so load a separate game
             self.game = load(self.setup.name, encoded(self.setup, rng_seed=self.setup.seed))
         self.state = self.game.new_initial_state()
         found = openings_of(self.setup)

@@ -39,8 +39,8 @@ class Options:
     observation: Sequence[str] = ()  # the fields that a player sees; (): all except the metadata
     prompt: str = ""  # text before every observation, such as the rules, which most servers do not send
     illegal_reward: float = 0.0  # reward of an action that the server refuses; OpenEnv has no rule for it
-    # Maximum number of steps in an episode. Without it, an environment that never ends, or an agent whose actions are
-    # all refused, would play forever.
+    # Maximum number of steps in an episode. Without this limit, an episode would never end if the environment never
+    # ends it, or if the server refuses every action.
     steps: Count = 32
     reset: Mapping[str, object] = field(default_factory=dict)  # arguments of `reset` besides the seed
     wait_s: Positive = 30.0  # timeout for waiting until the server has a free environment

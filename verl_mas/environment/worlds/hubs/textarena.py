@@ -48,7 +48,7 @@ STARTS = threading.Lock()  # start one game at a time, because the generator of 
 
 
 class Rules:
-    """Wraps the two methods of a state with which all games end a turn."""
+    """Wraps `set_invalid_move` and `step` of a game's state, the two methods with which all games end a turn."""
 
     def __init__(self, state: Untyped):
         self.state, self.kind, self.refused = state, type(state), 0
@@ -166,8 +166,8 @@ def points(env: Untyped, setup: Setup) -> list[float]:
 
 @cache
 def _players(name: str, options: str) -> Sequence[str]:
-    """Return the players. Their number is set by the options, else by the registration of the game; else it is the
-    smallest number with which the game starts."""
+    """Return the players. Their number is the option `num_players`, or else the number with which the game is
+    registered. If neither is set, it is the smallest number with which the game starts."""
     setup = Setup(name, options=json.loads(options))
     known = textarena.envs.registration.ENV_REGISTRY
     if name not in known:
