@@ -1,4 +1,4 @@
-"""Registers everything with verl, which imports this module in every process (entry point `verl.plugins`).
+"""Registers the parts of verl-mas with verl, which imports this module in every process (entry point `verl.plugins`).
 
 Each registry of verl is filled when verl first imports it, so that `import verl` does not become slower. An error in a
 hook is raised where verl's module is imported. verl hides an error in *this* module, so a run that needs the plugin

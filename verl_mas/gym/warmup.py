@@ -80,7 +80,7 @@ PATH = "warm-up"
 
 @dataclass(frozen=True)
 class WarmUp:
-    """How a tiny model is created and trained."""
+    """Settings with which a tiny model is created and trained."""
 
     hidden: Count = 64
     """Width of the model."""
@@ -110,8 +110,8 @@ class WarmUp:
     """The number of tokens of the tokenizer."""
 
     prompts: NotNegative = 0.0
-    """Weight of the loss on the prompts' tokens. It speeds up learning to copy from long prompts; short prompts do not
-    need it."""
+    """Weight of the loss on the prompts' tokens. With this loss, a model learns faster to copy from long prompts. For
+    short prompts, it is not needed."""
 
     seed: int = 0
     """Seed of the initial weights and of the order of lessons."""
@@ -157,7 +157,7 @@ def warm_up(folder: Path, lessons: Iterator[Lesson], config: WarmUp, progress: P
             initial=config.initial,
             seed=config.seed,
         )
-    # For a text model this is the tokenizer.
+    # For a text model, AutoProcessor returns the tokenizer.
     reader = AutoProcessor.from_pretrained(start)
     for part in {reader, getattr(reader, "tokenizer", reader)}:
         part.chat_template = SEEN_TEMPLATE if sees else BARE_TEMPLATE
@@ -261,9 +261,9 @@ class Generated(DataSet):
     """A data set of any size and, on request, a tiny model that is warmed up on demonstrations of its tasks."""
 
     warm_up: ClassVar[WarmUp]
-    # Default number of rows to train on (None: all that there are) and of held-out rows.
+    # Default number of rows to train on (None: all rows), and default number of held-out rows.
     rows: ClassVar[tuple[int | None, int]]
-    # Options that only the demonstrations depend on.
+    # Options that affect only the demonstrations, and not the rows.
     of_demonstrations: ClassVar[Sequence[str]] = ()
 
     def options(self, parser: argparse.ArgumentParser) -> None:
@@ -273,7 +273,7 @@ class Generated(DataSet):
         raise NotImplementedError
 
     def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
-        """Yield demonstrations endlessly. Wrong options are refused at once, before anything is written."""
+        """Return an endless iterator of demonstrations. The call refuses wrong options before anything is written."""
         raise NotImplementedError
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:

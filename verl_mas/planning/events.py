@@ -34,7 +34,7 @@ class Moment:
 
 
 class Pool:
-    """One GPU of a pool. Every policy has one trainer process and a part of an engine on it."""
+    """One GPU of a pool. On this GPU, every policy has one trainer process and a part of an engine."""
 
     def __init__(self, policies: Sequence[Policy], card: float, *, phases: bool = False):
         self.policies, self.card = policies, card

@@ -114,7 +114,7 @@ def _changed(change: Change, setting: str, policies: Sequence[Policy], cost: str
 
 
 def _each(change: Change, field: str, key: str, values: Sequence[object]) -> Change:
-    """Set one field of each policy, by one setting per policy."""
+    """Set one field of each policy, and add one setting per policy."""
     policies = [replace(p, **{field: value}) for p, value in zip(change.policies, values, strict=True)]  # type: ignore[arg-type]
     return _changed(change, _settings(policies, key, values), policies)
 
@@ -146,7 +146,7 @@ def _fractions(change: Change) -> Iterator[Change]:
     if len(old) != len(change.policies):
         return
     for percent in range(round(MOST * 100), 4, -5):
-        # In phases the limit applies to the largest fraction, and not to their sum.
+        # In phases, the limit applies to the largest fraction instead of the sum of all fractions.
         new = lowered(old, percent / 100 * (sum(old) / max(old) if change.phases else 1))
         if min(new) >= 0.05:
             yield _each(change, "fraction", "rollout.gpu_memory_utilization", new)
@@ -174,8 +174,8 @@ def _offload(change: Change) -> Iterator[Change]:
 
 
 def _budget(change: Change) -> Iterator[Change]:
-    """Lower the tokens per micro batch. The numbers are powers of two, from large to small, and last the tokens of one
-    row of maximal length."""
+    """Lower the tokens per micro batch. Yield powers of two from large to small, and then the tokens of one row of
+    maximal length."""
     trained = [policy for policy in change.policies if policy.trains]
     most = max((max(policy.update_tokens, policy.log_prob_tokens) for policy in trained), default=0)
     least = max((policy.row for policy in trained), default=0)

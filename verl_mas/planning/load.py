@@ -86,7 +86,7 @@ class Policy:
     checkpointing: bool = setting("model.enable_gradient_checkpointing", True)
     by_tokens: bool = setting("actor.use_dynamic_bsz", True)  # Micro batches are filled up to a number of tokens
     path: TrainingPath = FASTEST  # The kernels of attention and log-probs
-    images: float = 0.0  # The largest possible share of image tokens in a micro batch: only prompts have images
+    images: float = 0.0  # The largest possible share of image tokens in a micro batch, as only prompts have images
     # A layer's gathered parameters are freed after its forward pass.
     reshard: bool = setting("actor.fsdp_config.reshard_after_forward", True)
     # Gradients are reduce-scattered only with the last micro batch. Until then every GPU has all gradients unsharded.
@@ -215,8 +215,8 @@ def _served(run: Run, name: str, model: ModelSize) -> Policy:
 
 
 def _with_settings(policy: Policy, section: DictConfig, *parts: str) -> Policy:
-    """Read the fields that are settings of these parts of a section. Settings of FSDP that another strategy lacks are
-    off."""
+    """Read the fields that are settings of these parts of a section. A missing setting, such as a setting of FSDP under
+    another strategy, becomes False."""
     keys = {one.name: one.metadata["key"] for one in fields(Policy) if one.metadata}
     found = {name: OmegaConf.select(section, key) for name, key in keys.items() if key.startswith(parts)}
     return replace(policy, **{name: False if value is None else value for name, value in found.items()})
@@ -250,7 +250,7 @@ def _trained(policy: Policy, run: Run, name: str) -> Policy:
         skips=view.skips_zero_advantage,
         shares=view.shares_prefixes and by_rows(view) is None,
         adapter=rank * model.adapted(*targets),
-        # With LoRA the model without its adapter is the reference.
+        # With LoRA, no second model is needed, because the model without its adapter is the reference.
         reference=not rank and bool(get("actor.use_kl_loss") or config.algorithm.get("use_kl_in_reward")),
     )
 

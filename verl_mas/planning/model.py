@@ -108,7 +108,8 @@ class ModelSize:
         return self.layers - self.uncached
 
     def kv_bytes(self, tensor_parallel: int = 1) -> int:
-        """Bytes of one token's keys and values on one GPU. An engine repeats heads that it cannot split."""
+        """Bytes of one token's keys and values on one GPU. If there are fewer heads than GPUs, an engine copies
+        heads, so that each GPU has at least one head."""
         return 2 * SERVED * self.attending * max(1, self.kv_heads // tensor_parallel) * self.head_size
 
 

@@ -21,8 +21,8 @@ from verl_mas.verl_.types import Fields
 
 # transformers reads the first of these files that exists. If it is an index, transformers reads the files in the index.
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-# Models that carry a state from token to token (linear attention, Mamba, convolutions) have a key of STATE in their
-# config.json, or a kind of layer of STATEFUL.
+# Models that carry a state from token to token (linear attention, Mamba, convolutions) have a key from STATE in their
+# config.json, or a layer type from STATEFUL.
 STATE = {"linear_conv_kernel_dim", "conv_L_cache", "mamba_d_conv", "mamba_d_state", "ssm_state_size", "state_size"}
 STATEFUL = {"linear_attention", "mamba", "conv"}
 # Keys in config.json of models that read more than text. The config.json of such a model has at least one of the keys.
@@ -97,7 +97,8 @@ def fields(model: DictConfig) -> Mapping[str, object]:
 
 
 def model_number(model: DictConfig, key: str) -> int | None:
-    """An integer of the model's config.json, or its override for verl; None if the model is neither here nor known."""
+    """Return a field of the model's config.json, or the override of the field for verl. None if the field is missing or
+    not an integer."""
     found = OmegaConf.select(model, f"override_config.{key}") or fields(model).get(key)
     return found if type(found) is int else None
 

@@ -48,7 +48,7 @@ class RunPlan:
 
 
 def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware, step: Step) -> RunPlan:
-    """Plan a run. `served`: every policy that is served here."""
+    """Plan a run. `served`: every policy whose engines the run starts."""
     mas, pools, rows = run.mas, {}, rows_of(run, step)
     served = {name: replace(policy, rows=rows.get(name, 0.0)) for name, policy in served.items()}
     for name in used_pools(mas):
@@ -96,7 +96,8 @@ def _time(policies: Sequence[Policy], step: Step) -> JsonObject | None:
         "phases": phases,  # the parts of `seconds`
         # Hours of the run; null if the number of steps is unknown without the data.
         "hours": step.steps * whole / 3600 if step.steps else None,
-        # Seconds of a step with longest replies; null if `--assume` sets the length, or it is already the longest.
+        # Seconds of a step with the longest replies; null if `--assume` sets the length of replies, or if `seconds` is
+        # already for the longest replies.
         "limit": sum(seconds(policies, step.at_limit).values()) if step.at_limit else None,
         # Seconds of a step with one agent that acts once, on the first trained policy.
         "alone": sum(seconds([replace(trained, rows=one.rows)], one).values()),
@@ -121,7 +122,7 @@ def _policy(run: Run, policy: Policy, pools: Mapping[str, Pool], usual: Mapping[
         "gpu": _phases(pools, policy),
         "expected": _phases(usual, policy),  # with rows of the usual length; `gpu` is the worst case
         "disk": 0.0 if on_it else training.checkpoint(policy) / GIB,  # one checkpoint; 0 for a base of adapters
-        # Optimiser steps per training step; null if it is not trained.
+        # Optimiser steps per training step; null if the policy is not trained.
         "updates": policy.updates if run.mas.policies[policy.name].is_trained else None,
         "notes": policy.notes,
         "path": training_line(policy, step),  # empty if frozen
@@ -216,7 +217,7 @@ def _lacking(name: str, pool: Pool, usual: Pool, step: Step, change: str) -> lis
     """Report which rows do not fit on a pool. The cases are one longest row per micro batch, usual rows, and micro
     batches full of longest rows, which are reported only if the first two cases fit."""
     found = [[*_memory(name, rows, change)] for rows in (fit.one_row(pool), usual)]
-    # An error for either kind of rows takes precedence over a warning for the other.
+    # An error for either kind of rows takes precedence over a warning for the other kind.
     refused = next((each for each in found if any(isinstance(one, ConfigError) for one in each)), None)
     return refused or found[0] or found[1] or [_crowded(name, pool, usual, step, change)]
 

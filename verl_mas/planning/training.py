@@ -117,7 +117,7 @@ def scored(policy: Policy) -> Terms:
 
 def updated(policy: Policy) -> Terms:
     """Peak memory of a micro batch in the update: at the end of the forward pass, or in the backward pass of a
-    recomputed layer. By then the logits are gone, as autograd frees them in the backward pass of the head."""
+    recomputed layer. The backward pass of the head comes first, and frees the logits."""
     model, tokens, again = policy.model, policy.update_tokens, layer_activations(policy.model, policy.update_tokens)
     of_head = logits(policy, tokens, policy.logits_update, CHUNK_UPDATED)
     kept = SERVED * model.layers * tokens * model.hidden if policy.checkpointing else model.layers * again

@@ -51,7 +51,7 @@ class Busy:
 
 
 class Lag:
-    """Measures how long an event loop is blocked. Meanwhile, none of its sessions makes progress."""
+    """Measures how long an event loop is blocked. While the loop is blocked, none of its sessions makes progress."""
 
     def __init__(self) -> None:
         self._watch: asyncio.Task[None] | None = None
@@ -77,7 +77,7 @@ class Lag:
 
 
 def merge_spans(spans: Iterable[Span], gap: float = 0.0) -> list[Span]:
-    """Merge spans that overlap or are at most `gap` apart. The result is in order."""
+    """Merge spans that overlap or are at most `gap` seconds apart. The result is sorted by time."""
     joined: list[Span] = []
     for begin, end in sorted(spans):
         if joined and begin <= joined[-1][1] + gap:

@@ -47,8 +47,8 @@ class SessionCounts:
     # Number of chat-template marks that the texts of prompts contained, by agent. Agents without such marks are not in
     # this mapping.
     forged_tokens: Mapping[str, int] = field(default_factory=dict)
-    infos: Mapping[str, float] = field(default_factory=dict)  # sums of numbers in `Outcome.info` or of the scorer
-    reports: Mapping[str, int] = field(default_factory=dict)  # sessions that reported a number of `infos`, by its name
+    infos: Mapping[str, float] = field(default_factory=dict)  # sums of the numbers in `session.info`, by name
+    reports: Mapping[str, int] = field(default_factory=dict)  # how many sessions reported each number, by name
     record_bytes: int = 0  # size of the session records on disk
     without_space: int = 0  # sessions that were not recorded because mas.trajectories.max_gib was reached
     # The spans of time in which at least one request was at a policy's engines, by policy.

@@ -1,7 +1,8 @@
 """Second check for forged special tokens, after `workflow.marks`.
 
-`marks` checks single texts, but a chat template may complete half a mark to a special token. So this module renders the
-prompt, and compares its number of special tokens with that of a harmless prompt of the same shape.
+`marks` checks single texts, but a chat template may add the missing half of a mark, which is then a special token. So
+this module renders the prompt, and compares its number of special tokens with that of a harmless prompt of the same
+shape.
 """
 
 import json

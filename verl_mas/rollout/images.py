@@ -139,7 +139,7 @@ def _opened(source: object, budget: PixelBudget, *, files: bool) -> Image:
 
 
 def _rgb(image: Image) -> Image:
-    """Convert an image to RGB, on white where it is transparent."""
+    """Convert an image to RGB. Its transparent parts become white."""
     from PIL import Image as images
 
     width, height = image.size

@@ -1,5 +1,5 @@
-"""Resumes replies. When weights change, an engine aborts its replies. A resumed reply has several parts: it requests
-the rest after each abort, and joins the parts at the end.
+"""Resumes replies. When weights change, an engine aborts its replies. After each abort, the rest of the reply is
+requested from the engine. At the end, the parts of the reply are joined.
 
 verl's client for such engines, `FullyAsyncLLMServerClient`, sleeps a second before each try, does not record which
 weights sampled which tokens, misses stop strings that begin before an abort and end after it, and, if a request has a
@@ -25,7 +25,8 @@ Decode = Callable[[Sequence[int]], str]
 # Pairs [number of tokens, version of the weights that sampled them]. They are lists, because they are stored as lists.
 Versions = list[list[int | None]]
 
-ABORTED = ("aborted", "abort")  # stop reasons of aborted replies: of vLLM and the embedded engine, and of SGLang
+# Stop reasons of aborted replies: vLLM and the embedded engine report the first, SGLang reports the second.
+ABORTED = ("aborted", "abort")
 LIMITS = ("max_tokens", "max_new_tokens")
 LEAST = ("min_tokens", "min_new_tokens")
 # Settings that keep their meaning when the first part of a reply is moved to the end of the prompt. With any other

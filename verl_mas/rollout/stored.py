@@ -96,8 +96,8 @@ _OfArrays = _made("_OfArrays", __base__=AgentLoopOutput, **dict.fromkeys(_TOKENS
 
 
 def with_tool_fields(output: AgentLoopOutput, acts: Sequence[Reply]) -> AgentLoopOutput:
-    """Copy an output and add what verl's tool loop reports for a row: the reward of each call, and fields that tools
-    stored."""
+    """Copy an output and add the fields that verl's tool loop adds to a row: the reward of each call, and fields that
+    tools stored."""
     calls = [call for act in acts for call in act.tool_calls if not call.left_out]
     if not calls:
         return output.model_copy(update={row.EXTRA_FIELDS: dict(output.extra_fields)})

@@ -111,7 +111,8 @@ class TeamClient(LLMServerClient):
         return server_id, self._cancellable(server)
 
     def _cancellable(self, server: Actor) -> SimpleNamespace:
-        """Return a handle whose `generate.remote(...)` ends in the engine when its caller is cancelled."""
+        """Return a handle whose `generate.remote(...)` also ends the request in the engine when the caller is
+        cancelled."""
 
         async def remote(**kwargs: object) -> TokenOutput:
             with self.busy.request():

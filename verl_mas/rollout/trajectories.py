@@ -274,8 +274,8 @@ MOST_BYTES = 4
 class TextPerToken:
     """Decode tokens one by one: `texts(ids)` returns one string per token. Joined, they are the text of all tokens.
 
-    The text of a character that consists of several tokens belongs to the last of them. Most tokens are decoded once
-    per worker.
+    If a character consists of several tokens, the last of these tokens gets its text. The texts of single tokens are
+    kept, so most tokens are decoded only once per worker.
     """
 
     def __init__(self, tokenizer: Tokenizer):

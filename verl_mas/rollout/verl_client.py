@@ -117,7 +117,8 @@ class Model:
 
 
 class TokenClient(Protocol):
-    """An engine without verl's servers, such as an engine in this process. Cancelling a call ends the request."""
+    """Client of an engine without verl's servers, such as an engine in this process. Cancelling a call of `generate`
+    ends its request."""
 
     async def generate(
         self, request_id: str, *, prompt_ids: list[int], sampling_params: Fields, **media: object
@@ -283,7 +284,7 @@ class VerlPolicy:
             assert request.continues is not None
             return _empty_reply(request.continues)
         params = self.sampling(request)
-        # A call of a tool also ends with certain tokens in some formats of verl's parsers.
+        # In some of the formats that verl's parsers read, certain tokens end a tool call, so the reply must stop there.
         ends = {*self.model.placeholders, *((request.tools and loop.tool_parser.stop_token_ids) or ())}
         if ends:
             params["stop_token_ids"] = sorted(ends.union(params.get("stop_token_ids") or ()))

@@ -1,2 +1,2 @@
-"""Files of a run in `trainer.default_local_dir`, and how they are written. Importing this loads neither torch nor
-verl."""
+"""Files of a run in `trainer.default_local_dir`, and functions that write them. Importing this package loads neither
+torch nor verl."""

@@ -33,7 +33,7 @@ logger = logging.getLogger(f"verl.{__name__}")
 
 
 class AboutFile:
-    """Writes `run.yaml`, in the trainer."""
+    """Writes `run.yaml` in the trainer's process."""
 
     def __init__(self, folder: Path, attempt: Mapping[str, object], config: object):
         """Add a start of the run. `config`: its resolved configuration, as plain data."""

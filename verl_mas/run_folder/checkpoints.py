@@ -2,8 +2,8 @@
 
 A checkpoint is a folder `global_step_N` with a folder per policy, `data.pt`, `driver_rng.pt`, `team.yaml`,
 `running_scores.json` if the estimator remembers scores, `queue` if tasks are in flight, and `run.json`. `run.json` is
-written last and lists the files with sizes and hashes. So a folder that a crash, a full disk or a partial restore left
-incomplete or mixed is never used as a checkpoint. The pointer is written after `run.json`.
+written last and lists the files with sizes and hashes. So a folder is never used as a checkpoint if a crash, a full
+disk or a partial restore left it incomplete or mixed. The pointer is written after `run.json`.
 """
 
 import hashlib
@@ -62,7 +62,8 @@ def _listed(path: Path) -> str:
 
 
 def remove(checkpoint: Path) -> None:
-    """Delete a checkpoint. It is renamed first: if a crash interrupts the deletion, the next call deletes the rest."""
+    """Delete a checkpoint. The folder is renamed first. If a crash interrupts the deletion, the next call can then
+    recognise the rest by its name, and deletes it."""
     with suppress(FileNotFoundError):
         checkpoint.rename(checkpoint.with_name(f"{REMOVED}{checkpoint.name}"))
     for rest in checkpoint.parent.glob(f"{REMOVED}*"):

@@ -60,8 +60,8 @@ def replaced(folder: Path) -> Iterator[Path]:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line in one write, so that a crash can cut only the last line of a file. The next call terminates a cut
-    line."""
+    """Append a line in one write, so that a crash can cut only the last line of a file. After a cut line, the next call
+    first writes a line break."""
     start = ""
     if path.exists() and path.stat().st_size:
         with path.open("rb") as file:

@@ -158,7 +158,8 @@ def _shared(record: Record) -> Record:
         owner[name] = runs
     for act in shared["acts"]:
         if act["tokens"] is not None:
-            # One string, the tokens' lengths and log-probs in hundredths need less space than a list per token.
+            # Store one string, the lengths of the tokens, and the log-probs in hundredths. They take less space than a
+            # pair of text and log-prob for each token.
             texts = [text for text, _ in act["tokens"]]
             log_probs = [None if p is None or not isfinite(p) else round(100 * p) for _, p in act["tokens"]]
             act["tokens"] = {"text": "".join(texts), "lengths": list(map(len, texts)), "log_probs": log_probs}

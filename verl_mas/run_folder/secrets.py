@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from verl_mas.util.text import bare_address
 
 HIDDEN = "(not written)"
-# The last word of a secret's name: `api_key`, `HF_TOKEN`, `--password`. It does not match `prompt_key`, `max_tokens` or
-# `api_key_env`.
+# Pattern for names whose last word means a secret: `api_key`, `HF_TOKEN`, `--password`. It does not match `prompt_key`,
+# `max_tokens` or `api_key_env`.
 _NAME = re.compile(
     r"(?:^|[._-])(?:(?:api|access|private|secret)[_-]?key|secret|password|passwd|token|credentials?|authorization)$",
     re.IGNORECASE,
@@ -22,7 +22,7 @@ _NAME = re.compile(
 _FORM = re.compile(
     r"\bsk-[\w-]{16,}|\bhf_\w{16,}|\bgh[po]_\w{20,}|\bxox[abp]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b|(?<=Bearer )\S+"
 )
-VARIABLES = ("env", "env_vars", "headers")  # mappings whose strings are all hidden, whatever the keys
+VARIABLES = ("env", "env_vars", "headers")  # mappings whose strings are all hidden, whatever their keys are
 SHORTEST = 8  # shorter values of environment variables stay, because they may be ordinary words
 
 

@@ -35,7 +35,7 @@ LIMIT_S, PROGRAM_S = 3.0, 30.0  # seconds per case; a program starts processes, 
 BLOCKED_S, INTERVAL_S = 0.1, 0.01  # longest block of the event loop, and interval of the checks for it
 MUTABLE = list, dict, set, bytearray
 LARGE, FEW_ACTS = 100, 32
-# Texts that a policy may generate, whatever its prompt.
+# Texts that a policy may generate in reply to any prompt.
 UNREADABLE = {
     "empty replies": "",
     "malformed replies": "<answer><verify></answer> \\boxed{ ```python\n{[ \x00 �",
@@ -203,7 +203,7 @@ class _Runner:
         wrong, replies = self.wrong, ScriptedLLM(self.replies)
 
         def calls_first(request: Request, branch: int) -> Answer:
-            """Call the first tool wrongly before each reply, or instead of it."""
+            """Call the first tool wrongly before each reply, or, if `endless` is set, instead of each reply."""
             answered = request.round or (request.messages and request.messages[-1]["role"] == "tool")
             if wrong and request.tools and (self.endless or not answered):
                 return wrong(request.tools[0]["function"]["name"])

@@ -1,5 +1,5 @@
-"""A task for a first run: the prompt repeats a letter, and the reply should repeat it. The rows and the reward function
-are here.
+"""A task for a first run: the prompt repeats a letter, and the reply should repeat it. This module makes the rows and
+computes the reward.
 
 `python -m verl_mas.testing.letters FOLDER` writes the rows and a tiny model.
 """

@@ -53,7 +53,7 @@ class CaseResult:
     faults: Sequence[str] = ()
     answer: str | None = None
     tool_calls: int = 0
-    tool_errors: Sequence[str] = ()  # each error of a tool call, once
+    tool_errors: Sequence[str] = ()  # errors of tool calls, without duplicates
     # The scores of the rows by agent; without the team's part if verl's reward function scores the answer.
     rewards: Mapping[str, Sequence[float]] = field(default_factory=dict)
     scored_by_verl: bool = False
@@ -172,7 +172,7 @@ def of_good(notes: list[str], given: bool, result: SessionResult) -> Iterator[st
 
 
 def _unreadable(session: Session) -> Iterator[str]:
-    """Find good replies that the team could not read, so that the case did not test the acts after them."""
+    """Find good replies that the team could not read. The case may not have tested the acts after such a reply."""
     for reply in session.replies:
         if reply.malformed is not None:
             yield (

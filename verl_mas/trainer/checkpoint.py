@@ -72,8 +72,8 @@ class Queue(Protocol):
 
 @dataclass
 class RunningState:
-    """The running scores of a run. `of` names the team, estimator and weighting that they belong to: a run that differs
-    in one of them cannot use the scores."""
+    """The running scores of a run. `of` names the team, estimator and weighting to which the scores belong. A run with
+    another team, estimator or weighting cannot use the scores."""
 
     of: Mapping[str, object]
     scores: RunningScores = field(default_factory=RunningScores)
@@ -82,7 +82,8 @@ class RunningState:
         (folder / RUNNING_FILE).write_text(json.dumps({**self.of, _SCORES: self.scores.to_list()}, indent=1))
 
     def load(self, folder: Path) -> None:
-        """Load the running scores from a checkpoint's folder that `problems` accepts. If it has none, they restart."""
+        """Load the running scores from a checkpoint's folder that `problems` accepts. If the folder has no scores, the
+        scores restart."""
         if (folder / RUNNING_FILE).exists():
             self.scores = RunningScores.from_list(_saved(folder)[_SCORES])
 
@@ -132,7 +133,8 @@ def _saved(folder: Path) -> Fields:
 
 @dataclass
 class Checkpoints:
-    """Saves and loads checkpoints. It replaces the worker group whose `load_checkpoint` verl's trainer calls."""
+    """Saves and loads checkpoints. verl's trainer has this object in place of its worker group, and so calls the
+    object's `load_checkpoint`."""
 
     policies: Mapping[str, Saved]
     trainer: DictConfig  # verl's section `trainer`
@@ -268,8 +270,8 @@ def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigErro
 def differences(checkpoint: Checkpoint, run: Mapping[str, object], config: DictConfig) -> Iterator[ConfigError]:
     """Yield an error for each reason why a run with this identity cannot resume from a checkpoint.
 
-    If the configuration names the checkpoint, or if this run is an evaluation, it is no error that the checkpoint
-    belongs to another run.
+    The checkpoint may belong to another run only if the configuration names the checkpoint, or if this run is an
+    evaluation.
     """
     folder = checkpoint.folder
     for name, before, now in _changed(checkpoint, run, STORED):
@@ -363,7 +365,7 @@ def _lora_settings(view: View) -> Fields:
 
 
 def fingerprint(model: Path) -> str | None:
-    """Hash a model folder's configuration and a small part of its weights; None for a name on the hub."""
+    """Hash a model folder's configuration and parts of its weight files; None without such files, as for a hub name."""
     files = sorted([*model.glob("*.safetensors"), *model.glob("*.bin")]) if model.is_dir() else []
     if not files:
         return None
@@ -391,8 +393,9 @@ def _changed(checkpoint: Checkpoint, run: Mapping[str, object], key: str) -> Ite
 
 
 def _agree(before: Fields, now: Fields) -> bool:
-    """Whether the settings have equal values for all keys that are in both. If only one of the two is of an adapter, or
-    if only `now` has a critic, they never agree, because the checkpoint lacks weights that the run would load."""
+    """Whether the settings have equal values for all keys that are in both; two adapters must be equal in all keys. If
+    only one of the two is an adapter, or if only `now` has a critic, the settings never agree, because the checkpoint
+    lacks weights that the run would load."""
     if (ADAPTER_OF in before) != (ADAPTER_OF in now) or (before and CRITIC in now and CRITIC not in before):
         return False
     if ADAPTER_OF in now:

@@ -1,4 +1,4 @@
-"""The interface of every puzzle, boards by name and seed, and the dataset rows that name a board."""
+"""Base class of puzzles, functions that make a board from its name and seed, and dataset rows that name a board."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Puzzle(ABC):
 
     @abstractmethod
     def step(self, action: str) -> bool:
-        """Apply an action. An illegal action changes nothing, and False is returned. With `chance`, a legal action may
-        have another effect than intended."""
+        """Apply an action. An illegal action changes nothing, and False is returned. In a puzzle with random events
+        (`chance`), a legal action may have another effect than intended."""
 
     @abstractmethod
     def distance(self) -> int | None:
@@ -75,7 +75,7 @@ class Puzzle(ABC):
         return ""
 
     def reseed(self, rng: random.Random) -> None:  # noqa: B027  # a puzzle without chance has nothing to draw
-        """Reseed later random events. A copy that is not reseeded has the same random events as its original."""
+        """Draw later random events from `rng`. A copy that is not reseeded has the same events as its original."""
 
     def certain(self) -> Puzzle:
         """Return a copy in which every action has its intended effect; its `distance` is the same."""

@@ -22,7 +22,7 @@ class SinglePlayer(Play):
         return f"{self.scene(puzzle)}\n\n{self.codec(puzzle).prompt()}"
 
 
-# The last word of a compact prompt. It names the role of the prompt, for a tiny model that plays both roles.
+# The last word of a compact prompt. It tells a tiny model that plays both roles which role it has in this prompt.
 PLANNER, EXECUTOR = "P", "E"
 NO_SKETCH = "-"
 

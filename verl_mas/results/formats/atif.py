@@ -82,7 +82,7 @@ def _add(steps: list[Record], message: Record, **of_reply: object) -> None:
 
 
 def _numbers(act: Record, requests: int) -> Record:
-    """Return token counts and log-probs of an act. Records have the texts of tokens, but not their ids."""
+    """Return token counts and log-probs of an act, with the texts of its tokens, because records have no token ids."""
     sampled, tokens = act["sampled_tokens"], act["tokens"] or []
     log_probs = [log_prob for _, log_prob in tokens if log_prob is not None]
     metrics = {"prompt_tokens": act["prompt_tokens"] + act["response_tokens"] - sampled, "completion_tokens": sampled}
@@ -93,7 +93,7 @@ def _numbers(act: Record, requests: int) -> Record:
 
 
 def trajectories(folder: Path) -> list[Path]:
-    """List the trajectories in a folder. Harbor's folders have other files as well."""
+    """List the trajectories in a folder. Other JSON files, which Harbor's folders also have, are skipped."""
     return [path for path in sorted(folder.rglob("*.json")) if '"ATIF-v' in path.read_text(errors="replace")]
 
 

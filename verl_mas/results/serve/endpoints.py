@@ -42,8 +42,8 @@ class EngineSettings(Checked):
 
 
 def remotes(endpoints: Mapping[str, Endpoint], acting: Mapping[str, str | None]) -> dict[str, RemoteSpec]:
-    """Find the endpoint of each policy. `acting` maps each policy on which agents act to its model, or to None if the
-    policy has its own weights."""
+    """Find the endpoint of each policy. `acting` has the policies on which agents act, each with the name of its model;
+    None for a policy with weights of its own."""
     for name in endpoints:
         if name not in acting:
             rule = "it serves a policy on which an agent of the team acts"

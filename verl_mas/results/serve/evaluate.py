@@ -107,7 +107,7 @@ class Results:
             fix = "choose another --out, or add --force to restart it"
             raise ConfigError(f"--out {self.path} has sessions with another {', '.join(other)}", rule=rule, fix=fix)
         for line in lines:
-            # A killed call may have cut its last line.
+            # If an evaluation was killed, the last line of its file may be cut.
             if (record := _parsed(line)) is not None and "task" in record:
                 self.records[_key(record)] = record
 

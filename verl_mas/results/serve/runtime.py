@@ -43,7 +43,7 @@ TRAINING = "training"  # value of `sampling` that selects the sampling settings 
 
 @dataclass(frozen=True)
 class EndedSession:
-    """A session, and the tokens of all its attempts."""
+    """A session, and the token usage of all its attempts."""
 
     result: SessionResult
     usage: Usage

@@ -1,6 +1,6 @@
 """The report of a run: a summary of its settings, the metrics to watch, a table of its agents, and its findings.
 
-Also the comparison of two runs: their metrics step by step, and their validations task by task.
+This module also compares two runs: their metrics step by step, and their validations task by task.
 """
 
 import math
@@ -281,7 +281,7 @@ class MetricDifference:
     b: float
     low: float | None
     high: float | None
-    over: str  # the paired values behind the interval, such as "10 steps" or "50 tasks"
+    over: str  # the number of paired values behind the interval, such as "10 steps" or "50 tasks"
 
     @property
     def row(self) -> tuple[str, ...]:

@@ -33,7 +33,8 @@ class Step:
 
 
 class MetricsFile:
-    """Writes metrics, in the trainer. A run that resumes moves the lines after its checkpoint to another file."""
+    """Writes metrics in the trainer's process. A run that resumes moves the lines after its checkpoint to another
+    file."""
 
     def __init__(self, folder: Path, resumed: int | None = None):
         """Open the file. `resumed`: the step of the checkpoint; None for a run that starts from scratch."""
@@ -62,7 +63,7 @@ class MetricsFile:
 def read_steps(file: Path) -> list[Step]:
     """Read a metrics file, or a file of verl's `file` logger. Returns the steps sorted by number; empty without a file.
 
-    An incomplete last line is skipped: it is being written, or a kill has cut it.
+    An incomplete last line is skipped, because the run is still writing the line, or was killed while writing it.
     """
     if not file.exists():
         return []

@@ -17,8 +17,8 @@ _REPEATED = ("val-agent/", "val-session/")
 
 @dataclass(frozen=True)
 class Metric:
-    """A row of the page. `pattern`: the metric's name, where `<agent>` stands for any name, and `{a,b}` for either `a`
-    or `b`."""
+    """A row of docs/use/metrics.md. `pattern`: the metric's name, where `<agent>` stands for any name, and `{a,b}` for
+    either `a` or `b`."""
 
     pattern: str
     meaning: str

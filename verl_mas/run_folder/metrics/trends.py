@@ -25,7 +25,8 @@ _SUCCESS = re.compile(rf"{CORE}(.+)/acc/mean@\d+")
 _ENTROPY = re.compile(r"(?:policy/([^/]+)/)?actor/entropy")
 _MEMORY = {"cpu_memory_used_gb": "the host", "max_memory_allocated_gb": "the GPUs"}
 AGREEMENT = "session/agreement/mean"
-# The metrics whose series are stored. A run has hundreds of metrics, and a series grows until the run ends.
+# The metrics whose series are stored. Other series are not stored, because a run has hundreds of metrics, and each
+# series grows until the run ends.
 _KEPT = re.compile(
     r"critic/score/mean|session/agreement/mean|(.*/)?actor/(entropy|lr)|(.*/)?(cpu_memory_used_gb|max_memory_allocated_gb)"
     r"|agent/[^/]+/(tool_calls|acts)"

@@ -151,7 +151,7 @@ class FsdpAdapterEngine(SharedPrefixes):
         )
 
     def _named(self, module: nn.Module) -> dict[str, dict[str, nn.Parameter]]:
-        """Return policy -> name in PEFT's files -> parameter of the policy's adapter."""
+        """Return the parameters of each policy's adapter, by policy and by name in PEFT's files."""
         named = [(key.split("."), parameter) for key, parameter in module.named_parameters()]
         return {
             policy: {

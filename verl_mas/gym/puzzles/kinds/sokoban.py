@@ -16,7 +16,7 @@ from verl_mas.util.splits import TRAIN, split_of
 PLAYER, PLAYER_ON_TARGET, BOX, BOX_ON_TARGET, TARGET = "A", "a", "B", "b", "T"
 _OPPOSITE = {"U": "D", "D": "U", "L": "R", "R": "L"}
 _ATTEMPTS = 1000
-_MOST_STATES = 200_000  # the largest distance table: it takes about a second and 100 MB
+_MOST_STATES = 200_000  # states of the largest distance table, which takes about a second and 100 MB
 
 State = tuple[int, tuple[int, ...]]
 

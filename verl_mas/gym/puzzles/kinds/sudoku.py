@@ -53,8 +53,8 @@ def _narrowest(cells: list[int], size: int) -> tuple[int, list[int]] | None:
 
 
 def solved(cells: list[int], size: int, rng: random.Random | None = None) -> Iterator[list[int]]:
-    """Yield the solutions of a grid (0 is an empty cell), with `rng` in random order. The list is `cells` itself, which
-    is as it was after the last solution."""
+    """Yield the solutions of a grid (0 is an empty cell), with `rng` in random order. Each solution is the list `cells`
+    itself, filled in place. After the last solution, `cells` is as it was before the call."""
     narrowest = _narrowest(cells, size)
     if narrowest is None:
         yield cells
@@ -76,7 +76,7 @@ def unique(cells: list[int], size: int) -> bool:
 
 
 def dig(rng: random.Random, solution: list[int], size: int, blanks: int) -> list[int]:
-    """Empty up to `blanks` cells of the solution, so that it remains the only solution."""
+    """Empty up to `blanks` cells of `solution`, as long as `solution` remains the only solution of the grid."""
     cells = list(solution)
     for cell in rng.sample(range(len(cells)), len(cells)):
         if blanks == 0:

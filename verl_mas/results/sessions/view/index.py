@@ -19,7 +19,7 @@ TITLE = 140
 SEARCHED = 24_000_000  # characters of all searched texts, shared equally by the sessions
 SEARCHED_OF_ONE = 40_000
 STORY = 4  # maximum number of steps at which a page shows the same task (see `story_of`)
-# Columns of the index: fields of a list entry as they are, and the others.
+# LISTED: columns of the index that are copied from a list entry. COLUMNS: these columns, and computed columns.
 LISTED = ("session", "status", "reward", "agents", "policies", "acts")
 COLUMNS = (*LISTED, "answer", "malformed", "faults", "tokens", "seconds")
 END = "\n"  # separates the searched texts of sessions; `one_line` removes it from each text
@@ -74,7 +74,7 @@ class Group:
     task: int  # identifies the task: the same number at every step, but another number in validation than in training
     title: str
     uniform: bool  # whether all rewards are equal, so that nothing is learned
-    entries: tuple[Fields, ...]  # a session each: COLUMNS, `searched` text, and whether the text was `cut`
+    entries: tuple[Fields, ...]  # one per session: COLUMNS, the `searched` text, and whether this text was `cut`
     source: str
 
     @property
@@ -166,8 +166,8 @@ def story_of(pages: Sequence[Page]) -> list[list[tuple[StepPart, Group]]]:
     """Choose a task, and return its groups, one per run, at its first step, its last step and two steps between.
 
     Candidates are the tasks that occur at the largest number of steps. If these tasks have several data sources, only
-    the tasks with the data source of the first one are candidates.
-    The chosen task is typical: its rewards are closest to the candidates' mean rewards.
+    the tasks with the data source of the first task are candidates. The chosen task is the candidate whose rewards are
+    closest to the candidates' mean rewards.
     """
     tasks: dict[int, dict[int, dict[str, tuple[StepPart, Group]]]] = defaultdict(lambda: defaultdict(dict))
     for page in pages:
@@ -249,7 +249,7 @@ def curves_of(logged: Mapping[str, Sequence[Step]], pages: Iterable[Page]) -> di
     names = sorted({name for values in by_step.values() for name in values})
 
     def short(value: float | None) -> float | None:
-        """Round to five digits, because a curve shows no more."""
+        """Round to five digits, because more digits cannot be seen in a curve."""
         return float(f"{value:.5g}") if value is not None and math.isfinite(value) else None
 
     return {

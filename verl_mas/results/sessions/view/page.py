@@ -37,7 +37,8 @@ CHUNK_CHARS, GROUP_CHARS = 400_000, 3_000_000
 IMAGE_BYTES = 2_000_000
 LEVEL = 4  # compression level of gzip; higher levels take twice the time and save only a tenth of the size
 KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif"}
-INLINE = 12_000_000  # bytes of compressed sessions in the page itself; more are written to a folder next to the page
+# Maximum bytes of compressed sessions in a page. If there are more, all data goes to a folder next to the page.
+INLINE = 12_000_000
 LIVE = "live"  # name of the data file that has the version of the data; the page of a running run polls this file
 SECONDS = 2.0
 # The start of every data file, and an element of every page. `verl-mas view` recognises its own files by them.
@@ -49,7 +50,7 @@ Progress = Callable[[int, int], None]
 class ViewOptions:
     out: Path | None = None  # the HTML file; by default `view.html` in the folder of the run
     force: bool = False  # whether to replace a file that `verl-mas view` did not write
-    steps: tuple[int, int] | None = None  # first and last
+    steps: tuple[int, int] | None = None  # first and last step of the page; None: all steps
     limit: int | None = None  # maximum number of sessions; the newest are read
     inline: int = INLINE  # see INLINE
     notes: bool = False  # whether the page sends notes to its server
@@ -163,7 +164,8 @@ class RunView:
         self.payloads = {name: payload for name, payload in self.payloads.items() if name in named}
 
     def read_story(self) -> None:
-        """Read only the story with which the page opens: one session for each of its steps."""
+        """Read only the sessions of the story with which the page opens: one session for each run and step of the
+        story."""
         self.read()
         chosen = [found for step in index.story_of(self.pages) for found in step]
         self.payloads = {}
