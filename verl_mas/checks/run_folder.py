@@ -50,8 +50,8 @@ def _of_this_team(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[Problem]
         yield ConfigWarning(value, "the run has ended, and makes no step", fix)
     yield from _saved_settings(run, checkpoint)
     with user_code(run.mas.workflow.check_timeout_s):
-        identity = run_identity(run)
-    yield from resume_problems(checkpoint, run, identity)
+        problems = list(resume_problems(checkpoint, run, run_identity(run)))
+    yield from problems
 
 
 def _saved_settings(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[Problem]:

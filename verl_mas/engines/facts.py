@@ -184,12 +184,19 @@ def register_engine(name: str, *, replica: str, adapter: str, facts: EngineFacts
     """
     registered = replace(
         facts or EngineFacts(),
-        register_replica=lambda module: module.RolloutReplicaRegistry.register(name, partial(resolve_name, replica)),
+        register_replica=lambda module: module.RolloutReplicaRegistry.register(name, partial(load_class, replica)),
         register_adapter=lambda module: set_adapter(module, name, adapter),
     )
     ENGINES.register(name)(registered)
     for registers, module in _filled.items():
         getattr(registered, registers)(module)
+
+
+def load_class(path: str) -> type[object]:
+    """Import a class. With a colon, an ImportError of its module is raised as it is."""
+    module, _, name = path.rpartition(".")
+    loaded: type[object] = resolve_name(f"{module}:{name}")
+    return loaded
 
 
 def _fill(registers: str, module: ModuleType) -> None:

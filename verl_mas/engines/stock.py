@@ -11,14 +11,13 @@ import importlib
 import os
 from collections.abc import Callable
 from functools import partial
-from pkgutil import resolve_name
 from threading import Lock
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from verl_mas.config.engine_tag import EngineTag, gpus_of_replica
 from verl_mas.engines import platform
-from verl_mas.engines.facts import facts_of
+from verl_mas.engines.facts import facts_of, load_class
 from verl_mas.verl_.registries import replicas, set_adapter
 from verl_mas.verl_.types import Passed, Untyped
 
@@ -86,7 +85,7 @@ def register_replica(engine: str, replica: ModuleType, on_cpu: str = "") -> None
     """Register verl's replica class with `OffsetReplica` mixed in. On the CPU platform, register the class `on_cpu`
     instead if it is given."""
     if on_cpu and platform.selected():
-        load = partial(resolve_name, on_cpu)
+        load = partial(load_class, on_cpu)
     else:
         # Use verl's own loader, because it also prepares the import of the engine.
         load = partial(_with_offset, engine, replicas(replica)[engine])

@@ -119,16 +119,20 @@ class SessionCounts:
         """
         if not self.dropped or (self.dropped_share <= limit and self.dropped_share < 1):
             return
-        share = f"all {self.sessions}" if self.dropped == self.sessions else f"{self.dropped} of {self.sessions}"
-        tasks = f"; {self.groups_given_up} of {self.tasks} tasks dropped" if self.groups_given_up else ""
         # `from None` hides verl's own error about a step without rows, whose advice to refill the step does not help.
         raise SessionsFailed(
-            f"{share} sessions of {where} failed: {self._kinds()}{tasks}\n"
+            f"{self.summary(where)}\n"
             f"{self.first_causes()}\n"
             f"  rule: the run ends when a step or a validation loses more than mas.faults.max_dropped_share={limit:g} "
             "of its sessions\n"
             "  fix:  remove the cause; the records of the sessions (mas.trajectories) have the fault of each"
         ) from None
+
+    def summary(self, where: str) -> str:
+        """Return a line that says how many sessions failed, by kind of fault."""
+        share = f"all {self.sessions}" if self.dropped == self.sessions else f"{self.dropped} of {self.sessions}"
+        tasks = f"; {self.groups_given_up} of {self.tasks} tasks dropped" if self.groups_given_up else ""
+        return f"{share} sessions of {where} failed: {self._kinds()}{tasks}"
 
     def check_timeouts(self, faults: FaultSpec, where: str, at_once: int) -> None:
         """Raise SessionsFailed if the share of sessions that timed out is above `mas.faults.max_timeout_share`.

@@ -137,7 +137,8 @@ class TeamClient(LLMServerClient):
                 await asyncio.shield(admitted)
         except BaseException:
             # A request that is cancelled while it waits is still admitted later, and must leave then.
-            admitted.add_done_callback(lambda _: self._leave())
+            # It must not leave a slice that it has not entered.
+            admitted.add_done_callback(lambda done: done.cancelled() or done.exception() or self._leave())
             raise
 
     def _leave(self) -> None:
