@@ -26,8 +26,8 @@ class Debate(WithGrader):
     """Number of answers of each debater. 1: a vote without a debate."""
 
     judge: bool = False
-    """Whether an agent `judge` reads the last answers and decides. Otherwise the most frequent answer is the team's. In
-    a tie, the team's answer is the one that comes first in the order of the debaters."""
+    """Whether an agent `judge` reads the last answers and decides. Otherwise the most frequent answer is the team's
+    answer. In a tie, the answer that comes first in the order of the debaters is the team's answer."""
 
     answer_reward: NotNegative = 0.0
     """The own reward of an act whose answer is right. 0: acts get only the team's reward."""
@@ -94,8 +94,8 @@ def revise(graded: GradedTask, replies: Sequence[Reply], number: int) -> list[Me
 
 
 def decide(graded: GradedTask, replies: Sequence[Reply]) -> list[Message]:
-    """The judge's prompt. The order differs from task to task, because in a fixed order the judge could learn to trust
-    a position."""
+    """Make the judge's prompt. The order of the answers differs from task to task, because in a fixed order the judge
+    could learn to trust a position."""
     shuffled = random.Random(graded.task.question).sample(replies, len(replies))
     return graded.prompt(f"{listed(shuffled, 'Solution')}Weigh the solutions and give the final answer.")
 

@@ -20,7 +20,7 @@ from verl_mas.rollout.worker import ATTEMPT, RemoteMasAgentLoopWorker
 from verl_mas.run_folder.session_files import new_attempt, write_advantages
 from verl_mas.verl_.types import Actor
 
-# A child of verl's logger, which has the handler in the trainer's process.
+# A child of verl's logger. In the trainer's process, verl's logger has the handler.
 logger = logging.getLogger(f"verl.{__name__}")
 
 SECONDS_TO_CANCEL = 30.0

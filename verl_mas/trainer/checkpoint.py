@@ -45,7 +45,7 @@ CONFIG = "config.json"
 Problem = ConfigError | ConfigWarning
 RUNNING_FILE = "running_scores.json"
 _SCORES = "scores"  # key in RUNNING_FILE
-# A child of verl's logger, which has the handler in the trainer's process.
+# A child of verl's logger. In the trainer's process, verl's logger has the handler.
 logger = logging.getLogger(f"verl.{__name__}")
 
 

@@ -125,7 +125,7 @@ class TaskFilter:
         return informative[: self._size]
 
     def _missing(self, rounds: int) -> int:
-        """Number of tasks to sample next, after a number of rounds."""
+        """Return the number of tasks to sample in the next round; 0: no further round. `rounds`: rounds so far."""
         if rounds >= (self._spec.max_rounds if self._spec.refill else 1):
             return 0
         missing = self._size - len(self._kept)

@@ -53,7 +53,7 @@ def step_weights(
         return RowWeights(int(real.sum()))
     # Size of a row in the sum of verl's loss mode: its trained tokens, or 1 if the mode averages over a row's tokens.
     size = torch.where(real, tokens if LOSS_MODES[weighting] == "seq-mean-token-sum" else (tokens > 0).long(), 0)
-    total = max(1, int(size.sum()))  # without trained tokens the loss is 0
+    total = max(1, int(size.sum()))  # avoids a division by 0; without trained tokens, the loss is 0
     if weighting not in _UNITS:
         return RowWeights(total)
     unit, sizes = _UNITS[weighting], size.tolist()
@@ -101,15 +101,14 @@ _DIFFERENTIATED = ("log_probs", "entropy")
 
 
 def over_all_rows(model_output: Outputs, data: TensorDict, dp_group: object = None, *, loss: Loss) -> Result:
-    """Compute verl's loss with the tokens of skipped rows counted in its mean over tokens."""
+    """Compute verl's loss; its mean over tokens also counts the tokens of skipped rows."""
     data = data.copy()
     tu.assign_non_tensor(data, batch_num_tokens=data["batch_num_tokens"] / tu.get(data, row.KEPT_SHARE, default=1.0))
     return loss(model_output=model_output, data=data, dp_group=dp_group)
 
 
 def on_policy(model_output: Outputs, data: TensorDict, dp_group: object = None, *, loss: Loss) -> Result:
-    """Compute verl's loss with this forward pass's own log-probs, detached, as old log-probs, so every ratio is exactly
-    1.
+    """Compute verl's loss with the detached log-probs of this forward pass as old log-probs, so every ratio is 1.
 
     Old and new log-probs thus share one dropout mask. A separate pass would compute old log-probs without dropout, so
     the dropout of the update would add noise to the ratios.

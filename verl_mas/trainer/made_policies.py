@@ -1,4 +1,4 @@
-"""The policies of a run that have engines of their own, each with its configuration, processes and engines."""
+"""Makes the policies of a run that have their own engines, each with its configuration, processes and engines."""
 
 from verl_mas.config.adapters import adapter_table
 from verl_mas.config.merge import snapshot_sources

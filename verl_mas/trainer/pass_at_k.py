@@ -64,7 +64,7 @@ def with_interval(name: str, per_task: Sequence[float]) -> Iterator[tuple[str, f
 
 
 def mean_of_sets(sets: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Average the measures over test sets, each with the same weight. Intervals and control sets are skipped."""
+    """Average the measures over test sets, with equal weights. Intervals and control sets are skipped."""
     reports = [report for source, report in sets.items() if not control_of(source, sets)]
     if len(reports) < 2:
         return {}

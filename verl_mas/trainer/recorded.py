@@ -48,7 +48,10 @@ ENDS = {"finished": (0, "FINISHED", "success"), "failed": (1, "FAILED", "crashed
 
 
 class KeptFile(FileLogger):
-    """A FileLogger that keeps lines up to step `until`; verl's empties an existing file (patch: file-logger-resume)."""
+    """A FileLogger that keeps lines up to step `until`.
+
+    verl's FileLogger would empty an existing file (patch: file-logger-resume).
+    """
 
     def __init__(self, project_name: str, experiment_name: str, until: float):
         path = metrics.file_of_verl(project_name, experiment_name)
@@ -71,7 +74,8 @@ def logging_to(own: MetricsFile | None, until: float | None) -> Iterator[None]:
     ) -> Tracking:
         names = [default_backend] if isinstance(default_backend, str) else list(default_backend)
         theirs = [name for name in names if until is None or name != metrics.LOGGER]
-        # Exclude ATTEMPT: in a run that resumes (MLFLOW_RUN_ID), MLflow refuses parameters whose values have changed.
+        # Exclude ATTEMPT, because in a run that resumes (MLFLOW_RUN_ID), MLflow refuses parameters whose values differ
+        # from the values that it has stored.
         settings = {name: value for name, value in config.items() if name != ATTEMPT}
         # Let SwanLab make a section per agent, as trackio and MLflow do, instead of one for all agents.
         os.environ.setdefault("SWANLAB_SECTION_RULE_IDX", "1")
@@ -111,7 +115,7 @@ def close(tracking: Tracking, how: str) -> None:
             if "swanlab" in tracking.logger:
                 tracking.logger.pop("swanlab").finish(state=state, error=how if state == "crashed" else None)
             tracking.finish(exit_code=code)
-    except ForeignError as failed:  # only a warning: everything is saved, or another error ends the run
+    except ForeignError as failed:  # only warn, because everything is saved, or another error ends the run
         logger.warning("The loggers of the run could not be closed: %s", failed.error)
 
 
@@ -168,7 +172,9 @@ def seeds(config: object, name: str = "") -> Iterator[tuple[str, object]]:
 
 
 def cluster(nodes: Sequence[Mapping[str, object]], device: str) -> dict[str, object]:
-    """Sum up the resources that Ray has. On the CPU, Ray's counts serve only for scheduling and are replaced.
+    """Sum up the resources that Ray has.
+
+    With device `cpu`, Ray's counts of GPUs and CPUs serve only for scheduling, so 0 and `cores()` replace them.
 
     `nodes` comes from `ray.nodes()`.
     """
@@ -218,12 +224,12 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.rstrip("\n") if done.returncode == 0 else None
 
 
-# A child of verl's logger, which has the handler in the trainer's process.
+# A child of verl's logger. In the trainer's process, verl's logger has the handler.
 logger = logging.getLogger(f"verl.{__name__}")
 
 
 class Recorded(PPOTrainer):
-    """A trainer that writes a run folder. An evaluation writes none, because a training may be using the folder."""
+    """A trainer that writes a run folder. An evaluation writes nothing, because a training may be using the folder."""
 
     run: Run
     lock: RunLock | None = None

@@ -32,7 +32,7 @@ from verl_mas.workflow import clock
 if TYPE_CHECKING:
     from verl_mas.verl_.types import Actor
 
-# A child of verl's logger, which has the handler in the trainer's process.
+# A child of verl's logger. In the trainer's process, verl's logger has the handler.
 logger = logging.getLogger(f"verl.{__name__}")
 NAMESPACE = "verl-mas"
 
@@ -74,7 +74,7 @@ def turns(run: Run, timeline: Timeline) -> dict[str, Turn]:
 
 
 def side_by_side(work: Mapping[str, Callable[[], None]]) -> None:
-    """Run all work in parallel. The first error is raised at once. Other work is not stopped, because the run ends."""
+    """Run all work in parallel. The first error is raised at once and ends the run, so other work goes on."""
     started = {begun(one, f"start {name}"): name for name, one in work.items()}
     for ended in as_completed(started):
         if error := ended.exception():

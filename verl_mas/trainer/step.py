@@ -44,7 +44,8 @@ class PolicyRows:
     changed: Mapping[str, Tensor] = field(default_factory=dict)  # fields to write together with the advantages
     weights: RowWeights = field(default_factory=lambda: RowWeights(0))
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))
-    # With a critic: the advantage and return of each token. Otherwise empty, as all tokens have their row's advantage.
+    # The advantage and return of each token if the policy has a critic. Without a critic, this is empty, because
+    # all tokens have their row's advantage.
     of_tokens: Mapping[str, Tensor] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -125,7 +126,7 @@ class Credit:
     def tasks_with_advantage(self, rows: Rows, trained: Collection[str]) -> set[str]:
         """Return the uids of the tasks in which a row of a policy in `trained` has an advantage.
 
-        Scores of earlier steps do not matter: a filter cannot be combined with an estimator that remembers scores.
+        Scores of earlier steps are not used, because an estimator that remembers scores cannot have a filter.
         """
         columns = read_columns(rows)
         advantages, _ = self.of_rows(columns, range(len(rows)))

@@ -62,10 +62,11 @@ from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.team_file import describe
 
 if TYPE_CHECKING:
-    # The module of the agent-loop worker imports verl's trainers, which import this module.
+    # Importing this at run time would be circular: the agent-loop worker's module imports verl's trainers, which import
+    # this module.
     from verl_mas.rollout.manager import MasAgentLoopManager
 
-# A child of verl's logger, which has the handler in the trainer's process.
+# A child of verl's logger. In the trainer's process, verl's logger has the handler.
 logger = logging.getLogger(f"verl.{__name__}")
 # Interval at which the end of the rollout is polled. verl's interval of 2 s was almost half of a 4.5 s step on a GPU.
 POLL_SECONDS = 0.25
@@ -160,7 +161,8 @@ class TeamTrainer(Recorded, SessionValidation):
         starts = turns(self.run, self.timeline)
         self.policies = {name: make(name, self.run, self.pools, self.total_training_steps) for name in starts}
         for policy in self.policies.values():
-            # Import the engine's modules here: threads that import the same modules may see them half initialised.
+            # Import the engine's modules before the policies' threads start, because threads that import a module at
+            # the same time may see it half initialised.
             get_rollout_replica_class(policy.engine)
         policies = {f"policy {name}": partial(starts[name].take, one.start) for name, one in self.policies.items()}
         side_by_side({"the reward workers": self._start_reward_workers, **policies})
@@ -291,7 +293,7 @@ class TeamTrainer(Recorded, SessionValidation):
     def _fetch_one_gen_batch(self) -> TensorDict:
         """Name each task by step and index, so that a run is repeatable. verl uses random uids."""
         if self.resumed and self.train_dataloader_it is None:
-            # A new iterator samples a seed. The run did that before its checkpoint, so keep the random state.
+            # A new iterator samples a seed. The run did so before its checkpoint, so restore the random state here.
             with fork_rng(devices=[]):
                 self.train_dataloader_it = iter(self.train_dataloader)
         batch = super()._fetch_one_gen_batch()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     # this module.
     from verl_mas.rollout.manager import MasAgentLoopManager
 
-# A child of verl's logger, which has the handler in the trainer's process.
+# A child of verl's logger. In the trainer's process, verl's logger has the handler.
 logger = logging.getLogger(f"verl.{__name__}")
 # Fields of a session, which are read from its last row.
 OF_SESSION = (row.NUM_TURNS, row.REWARD_MODEL, row.DATA_SOURCE, row.EXTRA_FIELDS)

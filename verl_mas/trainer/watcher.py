@@ -5,7 +5,7 @@ thread of the driver, which can end Ray whatever the other processes wait for. I
 dead and calls none of them, so it never mistakes a busy actor for a lost one.
 
 Nothing is restarted: rows, weights and requests in flight were in the lost process, and the other processes wait for
-them. The last checkpoint has all parts of the run as of one step.
+them. The user resumes from the last checkpoint, which has all parts of the run as of one step.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ SECONDS_BETWEEN_LOOKS = 2.0
 SECONDS_FOR_AN_ANSWER = 5.0
 # Ray's own limit for an unreachable GCS, which may be restarted if it keeps its data in Redis.
 SECONDS_WITHOUT_GCS = 60.0
-# Calls to a lost node fail at once, but Ray takes some seconds to declare the node dead.
+# Time to wait, after a call has failed, until Ray declares an actor dead. Calls to a lost node fail at once, but Ray
+# takes some seconds to declare the node dead.
 SECONDS_TO_BE_SURE = 20.0
 
 # The watcher's thread simulates this signal, so that the main thread sets the handler of SIGTERM. No process sends it.
@@ -133,7 +134,7 @@ class Watcher(Callback):
         os._exit(128 + number)  # reached in the first process of a container, which survives the signal
 
     def stop(self, *_: object) -> NoReturn:
-        """End the run on SIGTERM, which schedulers send, as on Ctrl-C."""
+        """End the run on SIGTERM in the same way as on Ctrl-C. Schedulers send SIGTERM."""
         # Ray's own handler for SIGTERM would raise another exception.
         self._signal = signal.SIGTERM
         raise KeyboardInterrupt
@@ -142,7 +143,8 @@ class Watcher(Callback):
         while not ray.is_initialized():
             if self._over.wait(SECONDS_BETWEEN_LOOKS):
                 return
-        # By now Ray has set its own handler, which prints a C++ stack. Only the main thread may replace it.
+        # By now Ray has set its own handler, which prints a C++ stack. Only the main thread may replace a handler, so
+        # this thread interrupts the main thread.
         _thread.interrupt_main(SET_SIGTERM)
         # Stop watching before Ray's exit handler runs, because it ends Ray's processes, which would then look lost.
         atexit.register(self._over.set)
@@ -248,7 +250,7 @@ def _lost_behind(job: JobReturn) -> Lost | None:
 
 
 def ending(config: DictConfig) -> tuple[str, str]:
-    """Describe what a run that has ended has saved, and return the command that resumes it."""
+    """Return a description of the last checkpoint of a run that has ended, and of the command that resumes the run."""
     folder = Path(config.trainer.default_local_dir).absolute()
     try:
         last = latest(folder)

@@ -29,5 +29,5 @@ def read_yaml(file: Path) -> Fields:
 
 def cores() -> int:
     """Count the CPU cores that this process may use. If it is bound to some cores, only these count. On macOS,
-    processes cannot be bound."""
+    processes cannot be bound, so all cores count."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

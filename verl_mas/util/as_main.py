@@ -53,21 +53,21 @@ def finish(code: int) -> None:
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
         atexit._run_exitfuncs()  # noqa: SLF001
-    except BaseException:  # noqa: BLE001  boundary: the program's own functions
+    except BaseException:  # noqa: BLE001  boundary: the program's exit functions may raise anything
         code = code or 1
     with contextlib.suppress(BaseException):
         _flush_files()
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except BaseException:  # noqa: BLE001  boundary: the program may have closed or replaced them
+    except BaseException:  # noqa: BLE001  boundary: the program may have closed or replaced the streams
         code = code or 120
     os._exit(code)
 
 
 def _flush_files() -> None:
     """Write the buffers of files that the program left open, and free its objects."""
-    # Objects of the process from which this one was forked are frozen, so they are not visited.
+    # Objects from before the fork are frozen, so the loop does not visit them.
     for each in gc.get_objects():
         with contextlib.suppress(BaseException):
             if issubclass(type(each), io.IOBase):  # isinstance trusts `__class__`, which a program can fake

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 CONTROL = 3  # the descriptor of the socket to the caller
 MAX_MESSAGE, MAX_DESCRIPTORS = 65_536, 8
-MOST_SAID = 4000  # of a longer error text, only the end of this length is sent; as JSON it fits in MAX_MESSAGE
+MOST_SAID = 4000  # longest error text that is sent, cut at its beginning; as JSON, it fits in MAX_MESSAGE
 BY_ITSELF, BY_LIMIT, NOT_STARTED, ON_REQUEST = range(4)
 FAILURE = 4  # the descriptor on which a trial writes why it failed
 _IDLE_S, _TRIAL_S = 5.0, 10

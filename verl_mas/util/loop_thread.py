@@ -84,8 +84,8 @@ class _Steps(Generic[T]):
         """Cancel the running step, wait until it has cleaned up, then close the generator, which must not run at that
         time.
 
-        Callers do not cancel the step themselves. An interrupt can reach a caller before it has the future of the step,
-        and a second cancellation would stop the clean-up.
+        Callers do not cancel the step themselves, because an interrupt can reach a caller before it has the future of
+        the step, and a second cancellation would stop the clean-up.
         """
         if self._running is not None:
             self._running.cancel()

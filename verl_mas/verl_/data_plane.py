@@ -131,8 +131,8 @@ def save(folder: Path) -> int:
 def restore(folder: Path) -> None:
     """Load the tasks and rows written by `save`, except rows that are not needed.
 
-    The files still contain the rows of the step that was saved, because a step's rows are cleared after its save. If a
-    task had not finished, it runs again from its start.
+    The files still contain the rows of the step that was saved, because a step's rows are cleared after its save. A
+    task that had not finished runs again from its start, so its rows are not needed either.
     """
     tq.load_checkpoint(folder)
     if needless := without_finished_task(listed(TRAIN)):
@@ -191,12 +191,13 @@ _Kind: TypeAlias = tuple[str, tuple[tuple[str, int | None], ...]]
 class Writer:
     """Collects the rows of tasks that end at about the same time, and writes these rows in few calls.
 
-    A call costs as much as a hundred rows.
+    A call costs as much time as a hundred rows in a call.
     """
 
     def __init__(self) -> None:
         self._writing = asyncio.Lock()
-        # The open batches: what the rows of a call must share -> the rows, and the task that will write them.
+        # The open batches: the kind that all rows of a call must have -> the rows, and the asyncio task that will write
+        # them.
         self._open: dict[_Kind, tuple[list[StoredRow], asyncio.Future[None]]] = {}
 
     async def put(self, rows: Sequence[StoredRow], partition: str) -> None:

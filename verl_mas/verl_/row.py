@@ -61,8 +61,8 @@ AGENT = "agent"
 TURN = "turn"
 RESPONSE_LEN = "response_len"
 TRAINABLE = "trainable"
-# Also the name of a field. verl's engines read the temperature from this field if the trainer sets no temperature for
-# the whole batch.
+# This tag is also the name of a field. verl's engines read the temperature from this field if the trainer sets no
+# temperature for the whole batch.
 TEMPERATURE = "temperature"
 # Tags of verl. The weight versions are in EXTRA_FIELDS, too.
 GLOBAL_STEPS = "global_steps"
@@ -124,7 +124,7 @@ class RowTags(Act):
     # Versions of the oldest and newest weights that sampled the row. None: the engine does not count versions.
     min_global_steps: int | None
     max_global_steps: int | None
-    source: str  # data source of the task; empty if the data name none
+    source: str  # data source of the task; empty if its dataset row has no data source
     session: int
     trainable: bool
     committed: bool  # False: a candidate that its session did not continue with

@@ -8,7 +8,7 @@ from verl_mas.util import Fields as Fields
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-# Ray finds an actor's methods at run time.
+# Ray finds an actor's methods at run time, so type checkers do not know them.
 Actor: TypeAlias = "ActorHandle[Any]"
 # An object of a library without type annotations.
 Untyped: TypeAlias = Any

@@ -139,7 +139,7 @@ def team_file(name: str) -> dict[str, object]:
 
 
 def find(name: str, path: str | None = None) -> type[Workflow]:
-    """Find a workflow class by its registered name or, if `path` is a file or module, by its name there."""
+    """Find a workflow class by its registered name or, if `path` is set, by its name in that file or module."""
     names = vars(load_module(path, "mas.workflow.path")) if path is not None else {}
     in_file = {n: c for n, c in names.items() if inspect.isclass(c) and issubclass(c, Workflow) and c is not Workflow}
     if name not in in_file and name not in WORKFLOWS:

@@ -53,7 +53,7 @@ class Clock:
 
 
 _CLOCK: ContextVar[Clock | None] = ContextVar("the clock of the act", default=None)
-# All running clocks in the current context: those of the session, the act and the tool call.
+# All running clocks in the current context: the clocks of the session, the act and the tool call.
 _CLOCKS: ContextVar[tuple[Clock, ...]] = ContextVar("the clocks that run", default=())
 
 

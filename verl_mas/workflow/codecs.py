@@ -270,7 +270,8 @@ class JsonBlock:
         for key, kind in self.keys.items():
             if key not in value:
                 return Malformed(f"no key {key!r}")
-            # A bool is an int in Python, but not in JSON. JSON does not distinguish 60 from 60.0.
+            # JSON does not distinguish 60 from 60.0, so an integer is accepted as a float. A bool is an int in Python,
+            # but not in JSON, so a bool is not accepted as a number.
             if kind is float and type(value[key]) is int and abs(value[key]) < 1e308:
                 value[key] = float(value[key])
             if not isinstance(value[key], kind) or (isinstance(value[key], bool) and kind is not bool):

@@ -38,16 +38,15 @@ def marks_in(tokenizer: Tokenizer) -> set[str]:
 
 
 async def without_marks(request: Request, marks: re.Pattern[str] = USUAL) -> tuple[Request, int]:
-    """Same as `plain_request`, but long requests are processed in a thread, so that they do not block the event
-    loop."""
+    """Call `plain_request`, in a thread for a long request, so that the event loop is not blocked."""
     if characters(request.messages) + characters(request.tools) < WINDOW:
         return plain_request(request, marks)
     return cast("tuple[Request, int]", await in_thread(partial(plain_request, request, marks)))
 
 
 def plain_request(request: Request, marks: re.Pattern[str] = USUAL) -> tuple[Request, int]:
-    """Return the request without marks, and the number of removed marks. Marks in known messages, whose tokens were
-    made in an earlier request, are not counted again."""
+    """Return the request with all marks turned into ordinary text, and the number of these marks. Marks in known
+    messages, whose tokens were made in an earlier request, are not counted again."""
     known = request.continues.known if request.continues else 0
     messages = [joined(message) for message in request.messages]
     before, _ = written_out(messages[:known], marks)

@@ -32,7 +32,7 @@ class Recording:
     tokens: Mapping[str, TokenTexts] = field(default_factory=dict)  # by policy; other policies record no tokens
 
 
-# Fields of a generation that the record of its act has unchanged.
+# Fields of a generation that are copied unchanged into the record of its act.
 OF_GENERATION = ("stop_reason", "temperature", "versions", "aborts", "forged_tokens")
 
 

@@ -54,7 +54,7 @@ class Reply(KnownNames):
     team_reward: float | None = None
     committed: bool = True
     malformed: str | None = None  # why the reply could not be read; None if it is well-formed
-    row: int = 0  # the acts of one conversation share a row, and have the same number
+    row: int = 0  # number of the act's row in the session; the acts of one conversation share a row
     started: float = 0.0
     seconds: float = 0.0
     parses: list[str] = field(default_factory=list)

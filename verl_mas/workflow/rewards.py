@@ -48,7 +48,7 @@ class RowReward:
 def row_rewards(
     rows: Sequence[Sequence[Reply]], team_reward: float, agents: Mapping[str, ResolvedAgent], weights: RewardSpec
 ) -> list[RowReward]:
-    """Compute the reward of each row of a session, which is given by its acts. If rows share their penalties
+    """Compute the reward of each row of a session. `rows` has the acts of each row. If rows share their penalties
     (`penalty_on`), each row gets the sum of these penalties."""
     scopes = ({"act": number, "agent": acts[0].agent} for number, acts in enumerate(rows))
     shared: list[object] = [scope.get(weights.penalty_on or "", "session") for scope in scopes]

@@ -139,7 +139,10 @@ def session_config(
     tools: Sequence[ToolLike] = (),
     tool_limits: ToolLimits | None = None,
 ) -> SessionConfig:
-    """Make the session settings for a workflow that runs without verl. An unknown keyword of `run` fails here."""
+    """Make the session settings for a workflow that runs without verl.
+
+    An unknown keyword argument of `run` raises TypeError here.
+    """
     specs = dict(agents or {})
     used = {AgentSpec().policy, *(spec.policy for spec in specs.values())}
     served = clients if isinstance(clients, Mapping) else dict.fromkeys(used, clients)

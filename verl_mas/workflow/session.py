@@ -172,7 +172,7 @@ class Session:
             fix = "set reply.reward or reply.team_reward on each, or use mas.branch.commit=uniform"
             raise WorkflowError(value, rule=f"the rule {spec.commit!r} compares rewards", fix=fix)
         agents, weights = self.config.agents, self.config.reward
-        # A candidate is scored without the rows of the others, whose penalties it could share.
+        # Score each candidate alone, because together with other candidates it could share their penalties.
         scores = [row_rewards([[reply]], 0.0, agents, weights)[0].score for reply in replies]
         chosen = replies[rule.choose(scores, spec.temperature, self.rng)]
         for reply in replies:
@@ -189,7 +189,7 @@ class Session:
         return spec.k if k is None else k
 
     async def score_of(self, outcome: Outcome) -> Score:
-        """Return the reward of an outcome. If the outcome has none, verl's reward function scores its answer."""
+        """Return the reward of an outcome. If the outcome has no reward, verl's reward function scores its answer."""
         if outcome.reward is not None:
             return Score(outcome.reward)
         if self.scorer is None:

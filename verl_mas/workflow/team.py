@@ -284,7 +284,7 @@ class Agent(KnownNames):
 
 
 def _texts(stop: object) -> list[str]:
-    """Return stop strings as a list. A setting has one string, a list of strings, or neither."""
+    """Return stop strings as a list. A setting is one string, a list of strings, or None."""
     return [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, list | tuple) else []
 
 
@@ -369,8 +369,8 @@ def as_messages(prompt: Prompt) -> list[Message]:
 
 def restored(state: State, rng: random.Random | None = None) -> State:
     """Return an independent copy of `state`, by its `copy()` method if it has one. If the copy has a method `reseed`,
-    it is reseeded from `rng`. If the copy drew the same random numbers as the original, its results would reveal the
-    future of the session."""
+    it is reseeded from `rng`. Otherwise the copy would draw the same random numbers as the original, so its results
+    would reveal the future of the session."""
     copied = _copied(state)
     if (copied is state or copied is None) and not isinstance(state, CONSTANTS):
         kind = type(state).__name__
@@ -402,8 +402,8 @@ def _copied(state: State) -> State:
 
 @contextmanager
 def untouched(state: object) -> Iterator[None]:
-    """Raise WorkflowError if a container of `state` changed within the context, since its copy then shares the
-    container."""
+    """Raise WorkflowError if a container of `state` changed within the context. Such a change shows that a copy of the
+    state shares the container with the original."""
     before = _contents(state)
     yield
     for name, content in _contents(state).items():

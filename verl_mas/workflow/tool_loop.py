@@ -61,7 +61,7 @@ class ToolLimits(Checked):
 
 @dataclass
 class ToolLoop:
-    """The tool loop of one candidate, which fills in its reply."""
+    """The tool loop of one candidate. It fills in the reply of the candidate."""
 
     generate: Generate
     request: Request
@@ -173,8 +173,8 @@ def _failed(call: ToolCall, why: str) -> Answer:
 
 
 async def _result(name: str, call: Callable[[], Awaitable[object]]) -> ToolResult | str:
-    """Call a tool and return its result, whose value is a text. Return the cause of an exception of the tool, unless it
-    ends the session or the run."""
+    """Call a tool and return its result, whose value is a text. If the tool raises an exception, return the message of
+    the exception, unless this exception ends the session or the run."""
     try:
         with foreign(EngineLost, SessionFault, KeyboardInterrupt, exits=True):
             returned = await call()

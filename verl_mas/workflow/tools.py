@@ -53,7 +53,7 @@ class Tool:
     """A tool with its OpenAI schema. Without `call`, the workflow answers its calls.
 
     The calls of one reply are made concurrently, except that calls of `in_order` tools are made one after another.
-    `acts`: a call runs acts of agents. Acts have their own time limits, so `tool_timeout_s` does not apply.
+    `acts`: whether a call runs acts of agents. Acts have their own time limits, so `tool_timeout_s` does not apply.
     """
 
     schema: JsonObject

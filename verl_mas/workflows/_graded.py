@@ -122,8 +122,8 @@ async def by_answer(candidates: Sequence[C], equal: Callable[[str, str], Awaitab
 
 
 async def same_answers(grader: Grader, replies: Sequence[Graded]) -> list[list[Graded]]:
-    """Group replies with equal answers. Two answers are equal if the grader gives full marks to one with the other as
-    the ground truth."""
+    """Group replies with equal answers. Two answers are equal if the grader gives full marks to one answer when the
+    other answer is the ground truth."""
 
     async def equal(answer: str, other: str) -> bool:
         if answer == other:
@@ -131,7 +131,7 @@ async def same_answers(grader: Grader, replies: Sequence[Graded]) -> list[list[G
         try:
             truth = grader.read(answer)
         except InvalidInput:
-            # A model's answer need not have the form of a ground truth.
+            # A model's answer may lack the form of a ground truth. Then only an identical answer is equal to it.
             return False
         return await grader(truth, other) == 1
 

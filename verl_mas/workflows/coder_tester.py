@@ -110,8 +110,8 @@ class Turn:
 @register_workflow("coder_tester")
 class CoderTester(CodeTeam):
     """Coder and tester take up to `max_turns` turns. The coder reads the last test and the output of its own
-    program for this test. The tester reads this output too, but never the program. They stop when the committed program
-    prints what the committed test expects.
+    program for this test. The tester reads this output too, but never the program. The session ends early when the
+    committed program prints the output that the committed test expects.
 
     The last program is the team's answer.
     """

@@ -73,8 +73,8 @@ class Ensemble(Workflow):
 
 
 def decide(task: Task, proposals: Sequence[Solution]) -> list[Message]:
-    """The judge's prompt. The order differs from task to task, because in a fixed order the judge could learn to trust
-    a position."""
+    """Make the judge's prompt. The order of the proposals differs from task to task, because in a fixed order the judge
+    could learn to trust a position."""
     shuffled = random.Random(task.question).sample(proposals, len(proposals))
     listed = "\n\n".join(f"Proposal {number}:\n{each.report}" for number, each in enumerate(shuffled, 1))
     instruction = f"{listed}\n\nWeigh the proposals and give the final answer. {BoxedAnswer().prompt()}"

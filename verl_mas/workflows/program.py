@@ -17,11 +17,9 @@ from verl_mas.workflow import register_workflow
 from verl_mas.workflow.codecs import JsonObject
 
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "AZURE_OPENAI_API_KEY")
-# The first variable is read by openai, the second by LlamaIndex, LangChain, LiteLLM and openai 0.28, the third by
-# CAMEL.
+# Client libraries that read each variable, in order: openai; LlamaIndex, LangChain, LiteLLM and openai 0.28; CAMEL.
 OPENAI = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_BASE_URL")
-# The first variable is read by anthropic, the second by LiteLLM, the third by CAMEL, the fourth by openai's client of
-# Azure.
+# Client libraries that read each variable, in order: anthropic; LiteLLM; CAMEL; openai's client of Azure.
 ROOTS = ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE", "ANTHROPIC_API_BASE_URL", "AZURE_OPENAI_ENDPOINT")
 
 

@@ -117,7 +117,7 @@ class Recursive(WithGrader):
         return Outcome(answer=root.answer, reward=root.success, info={"acc": root.success, **info})
 
     def whole(self, task: Task) -> str:
-        """The part of the first copy."""
+        """The part of the first copy, which is the whole task."""
         return task.question
 
     def moves(self, task: Task, node: Node, at_most: int) -> Codec[Move]:

@@ -36,7 +36,7 @@ from verl_mas.verl_.types import Actor
 if TYPE_CHECKING:
     from verl_mas.rollout.manager import MasAgentLoopManager
 
-# A child of verl's logger, which has the handler in the trainer's process.
+# A child of verl's logger. In the trainer's process, verl's logger has the handler.
 logger = logging.getLogger(f"verl.{__name__}")
 
 
@@ -140,8 +140,9 @@ class ColocatedAsyncTrainer(AsyncTeamTrainer):
     def on_sample_end(self) -> None:
         """Pause requests and abort all engines before any of them sleeps.
 
-        Sessions span policies. If some engines slept earlier, the others would serve sessions that must then wait for a
-        sleeping engine. Frozen engines are aborted, too, because an engine can sleep only when it has no requests.
+        A session calls several policies. If some engines slept earlier than other engines, the engines still awake
+        would serve sessions that must then wait for a sleeping engine. Frozen engines are aborted, too, because an
+        engine can sleep only when it has no requests.
         """
         self.agent_loop_manager.pause()
         with (
@@ -175,7 +176,7 @@ class SeparateAsyncTrainer(AsyncTeamTrainer):
 
     def on_init_end(self) -> None:
         self._turns = {serving_pool(self.mas, name): Lock() for name in self._apart}
-        # Wake policies one after the other, because a policy's first transfer creates its process group.
+        # Wake policies one after the other, so that their first transfers, which create process groups, do not overlap.
         for name in self.policies:
             super()._wake_one(name)
 
@@ -183,7 +184,7 @@ class SeparateAsyncTrainer(AsyncTeamTrainer):
         """Do nothing: the engines serve all the time."""
 
     def _wake(self) -> None:
-        """Send weights and the step number to engines, even of policies without rows. Frozen policies get nothing."""
+        """Send weights and the step number to the engines of all trained policies, even of policies without rows."""
         self.pools.each(self._apart, self._wake_one)
 
     def _wake_one(self, name: str) -> None:
@@ -209,7 +210,7 @@ def warm_up(tasks: int, batch_size: int, step: int) -> dict[int, int]:
     return dict(Counter(-(place // batch_size) for place in reversed(range(tasks))))
 
 
-# The run ends if, while a step waits for its batch, as many tasks end without rows as this number of batches has.
+# Limit, in batches, of the tasks that end without rows while a step waits for its batch. At the limit, the run ends.
 FAILED_BATCHES = 10
 # Interval at which the buffer checks for lost engines and failed sessions while it waits.
 SECONDS_BETWEEN_LOOKS = 3.0

@@ -70,7 +70,7 @@ class LocalPolicy(Servers, PPOTrainer):
         self.timing_raw: dict[str, float] = {}
         self.prev_step_profile = self.curr_step_profile = self.next_step_profile = False
         with open_dict(view):
-            # Start no reward workers here. They are named actors, of which the team starts one set per run.
+            # Start no reward workers here, because they are named actors, which the team starts once per run.
             view.reward.num_workers = 0
             view.reward.reward_model.enable = view.reward.reward_model.enable_resource_pool = False
             view.trainer.checkpoint_callback_class = None
@@ -112,10 +112,10 @@ class LocalPolicy(Servers, PPOTrainer):
     # -- parts of verl's set-up that the team does ---------------------------------------------------------
 
     def _build_replay_buffer(self) -> None:  # type: ignore[override]
-        """Do nothing: the team samples."""
+        """Do nothing, because the team's trainer has the replay buffer."""
 
     def _init_dataloader(self) -> None:
-        """Do nothing: the team reads the data. The number of steps is an argument of `__init__`."""
+        """Do nothing, because the team's trainer reads the data. `__init__` gets the number of steps."""
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
@@ -133,10 +133,10 @@ class LocalPolicy(Servers, PPOTrainer):
         """Do nothing: the team loads the checkpoint when all policies have started."""
 
     def on_sample_end(self) -> None:
-        """Do nothing: the team calls `sleep`."""
+        """Do nothing, because the team's trainer calls `sleep`."""
 
     def on_step_end(self) -> None:
-        """Do nothing: the team calls `wake`."""
+        """Do nothing, because the team's trainer calls `wake`."""
 
     def profile(self, start: bool, state: Mapping[str, object]) -> None:
         """Start or stop verl's profiler in processes and engines. `state`: the team's values of PROFILED."""

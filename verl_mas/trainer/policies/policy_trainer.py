@@ -34,8 +34,8 @@ from verl_mas.verl_ import data_plane, row
 from verl_mas.verl_.data_plane import Rows
 from verl_mas.verl_.row import RowKey, is_padding
 
-# Number of steps after a start that always compare the log-probs of engine and trainer: one before and one after the
-# first update.
+# Number of steps after a start in which the log-probs of engine and trainer are always compared: one step before the
+# first update, and one step after it.
 FIRST_STEPS = 2
 # Metrics of an update that must be finite.
 LOSSES = tuple(f"{part}/{name}" for part in ("actor", CRITIC) for name in ("loss", "grad_norm"))
@@ -146,7 +146,7 @@ class PolicyTrainer(LocalPolicy):
             gae(part, values, self.config.algorithm.gamma, self.config.algorithm.lam)
 
     def rows_to_train(self, part: PolicyRows) -> Rows:
-        """Return the rows of the update: all, or only those that add to the loss (`skip_zero_advantage`)."""
+        """Return the rows of the update: all rows, or only the rows that add to the loss (`skip_zero_advantage`)."""
         assert self.plan is not None
         if not self.view.skips_zero_advantage:
             return part.batch
@@ -275,8 +275,8 @@ def _reported(output: TensorDict, part: str) -> dict[str, float]:
 def check_finite(policy: str, metrics: dict[str, float], scaled: Collection[str]) -> None:
     """Raise UpdateFailed if a loss or a gradient is not finite. verl only skips such an optimiser step and continues.
 
-    `scaled`: the parts (actor, critic) whose loss a gradient scaler multiplies. Their overflows are expected, so they
-    are only counted.
+    `scaled`: the parts (actor, critic) whose loss a gradient scaler multiplies. Such a loss is expected to
+    overflow at times, so overflows are only counted.
     """
     wrong = [name for name in LOSSES if not math.isfinite(metrics.get(name, 0.0))]
     metrics |= {f"{part}/overflow": float(f"{part}/grad_norm" in wrong) for part in scaled}

@@ -77,7 +77,7 @@ class Standalone(Engines):
             resource_pool=share,
             ray_cls_with_init=replica.get_ray_class_with_init_args(),
             bin_pack=False,
-            # Ray finds workers by name, and each policy counts its replicas from 0, so the name has the policy.
+            # Ray finds workers by name, and each policy counts its replicas from 0, so the name has the policy's name.
             name_prefix=f"rollout_standalone_{EngineTag.of(self.rollout_config).policy}_{replica.replica_rank}",
             use_gpu=replica.rollout_worker_use_gpu(),
             device_name=get_device_name(),

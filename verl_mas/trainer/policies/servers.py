@@ -1,4 +1,4 @@
-"""The engines of a local policy, trained or frozen, as the team uses them."""
+"""The engines of a local policy, trained or frozen, with the calls that the team's trainer makes to control them."""
 
 from __future__ import annotations
 

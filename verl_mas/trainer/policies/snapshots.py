@@ -67,7 +67,7 @@ class Snapshot(FrozenPolicy):
     def load(self, folder: str, delete: bool) -> None:
         """Load the snapshot from the folder of a checkpoint.
 
-        The folder is never deleted, because the next checkpoint needs the snapshot, too.
+        The folder is kept even if `delete` is true, because the engines and the next checkpoint read it.
         """
         own = Path(folder, self.name)
         if step_of(own):

@@ -18,7 +18,7 @@ from verl.utils.device import get_device_id, get_torch_device
 from verl_mas.run_folder.disk import replaced
 
 BACKEND = "verl_mas_folder"
-# This file is written last: a folder without it is incomplete.
+# This file is written last, so a folder without this file is incomplete.
 RECORD = "snapshot.json"
 
 
@@ -85,7 +85,7 @@ def _parts(weights: Iterable[tuple[str, torch.Tensor]], file_bytes: int) -> Iter
     part: dict[str, torch.Tensor] = {}
     size = 0
     for name, tensor in weights:
-        # Copy each tensor: tied weights share memory, which safetensors refuses.
+        # Copy each tensor, because tied weights share memory, and safetensors refuses tensors that share memory.
         part[name] = tensor.detach().to("cpu", copy=True).contiguous()
         size += tensor.nbytes
         if size >= file_bytes:

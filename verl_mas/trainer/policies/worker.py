@@ -28,7 +28,7 @@ Collect: TypeAlias = Callable[..., tuple[Weights, Fields | None]]
 LORA = "lora_"  # part of the names of an adapter's tensors
 
 
-# verl's decorators have no types.
+# A typed version of verl's decorator, which has no types.
 def on_all(method: F) -> F:
     """Register a method that is called in all workers."""
     return cast(F, register(dispatch_mode=Dispatch.ONE_TO_ALL)(method))  # type: ignore[attr-defined]

@@ -37,8 +37,8 @@ PACKAGES = ("verl", "verl-mas")
 logger = logging.getLogger(f"verl.{__name__}")
 
 
-# What must be the same on every node: the team's configuration, the versions of packages, setting -> path of a file or
-# folder, and the lock file in the run's folder (None in an evaluation).
+# Arguments of the check of a node: the team's configuration, package -> version, setting -> path of a file or
+# folder, and the path of the lock file in the run's folder (None in an evaluation).
 Expected: TypeAlias = tuple[MasConfig, dict[str, str], dict[str, str], str | None]
 
 
@@ -99,7 +99,7 @@ def _expected(run: Run) -> Expected:
 def look(
     mas: MasConfig, versions: Mapping[str, str], files: Mapping[str, str], output: str | None
 ) -> list[ConfigError | ConfigWarning]:
-    """Find the errors and warnings of this node. The arguments are those of `Expected`."""
+    """Find the errors and warnings of this node. The arguments are the items of `Expected`."""
     worker_folder.enter()
     problems: list[ConfigError | ConfigWarning] = []
     for package, wanted in versions.items():

@@ -45,7 +45,7 @@ class TimeSlices:
         self._next_slice()
 
     async def finally_awake(self) -> str:
-        """Return the policy that is awake once no switch is pending. Cancelled requests get their time slice, too."""
+        """Return the policy that is awake once no switch is pending, including switches for cancelled requests."""
         while self._waiting or self._switch is not None:
             await asyncio.sleep(POLL_S)
         return self.awake
