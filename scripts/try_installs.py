@@ -1,10 +1,11 @@
-"""Installs the wheel as users do, and runs every command of `verl-mas` where it is.
+"""Installs the wheel as users do, and runs every command of the installed `verl-mas`.
 
     python scripts/try_installs.py
 
-It builds the wheel and makes an environment without extras, then one for each install command of the pages that names
-extras of this project. Engines for GPUs are left out of these: no command of the list needs one, and they take
-gigabytes. A command that lacks an extra has to name the command that installs it; any other failure ends with 1.
+It builds the wheel. Then it makes an environment without extras, and one for each set of extras of this project that
+an install command in the documentation names. The extras of GPU engines are left out, because no command of the list
+needs these engines, and they take gigabytes. A command whose extra is not installed must print an error whose `fix:`
+names the extra. After any other failure, this script exits with 1.
 
     python scripts/try_installs.py --installed .venv/bin/verl-mas        # the commands alone, in that environment
 """
@@ -99,7 +100,7 @@ serve --help
 
 
 def commands() -> Iterator[tuple[list[str], str]]:
-    """Split a command into words, and return the text of the error that it may have."""
+    """Yield the words of each command, and the text that its error contains if a package is missing (else empty)."""
     for line in filter(None, COMMANDS.splitlines()):
         words, _, lacks = line.partition("  # ")
         yield shlex.split(words), lacks
@@ -151,7 +152,10 @@ def untried(program: Path) -> list[str]:
 
 
 def extras_of_pages() -> list[frozenset[str]]:
-    """Without extras, and those of each install command, without engines for GPUs; each set once."""
+    """Return the sets of extras to install: the empty set, and that of each documented install command without `dev`.
+
+    Engines for GPUs are removed from the sets. Each set occurs once.
+    """
     found = [install.extras - OF_GPUS for install in documented()]
     return list(dict.fromkeys([frozenset[str](), *(extras for extras in found if "dev" not in extras)]))
 

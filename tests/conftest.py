@@ -40,7 +40,7 @@ from verl_mas.run_folder.metrics.table import described
 from verl_mas.verl_.row import RowTags
 
 ROOT = Path(__file__).parents[1]
-INSTALLED = ("hydra", "main", "schema")  # Hydra's names of its own files, those of verl and its ConfigStore
+INSTALLED = ("hydra", "main", "schema")  # Hydra's names for its own files, verl's files and its ConfigStore
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(problem)
     # Tests and runs share few cores, and a warm process cannot be forked with more threads.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # Ray notes its running clusters in this folder. With a folder of their own, tests join no cluster of the user.
+    # Ray notes its running clusters in this folder. Tests use another folder, so that they join no cluster of the user.
     os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="mas-")
     # verl logs to wandb by default. Offline, tests do not depend on a key on this machine.
     os.environ["WANDB_MODE"] = "offline"

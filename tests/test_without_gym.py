@@ -1,5 +1,5 @@
-"""The package without its toy tasks: a copy without `verl_mas/gym`, its entry points, and those of recipes, whose data
-sets and teams may build on it."""
+"""The package without its toy tasks: a copy without `verl_mas/gym` and its entry points. The copy also lacks the entry
+points of recipes, because the data sets and teams of recipes may use the toy tasks."""
 
 import os
 import re

@@ -1,9 +1,10 @@
-"""What session records take as the sessions of a step grow: to write, to list, to view and to report.
+"""The cost of session records by number of sessions: time to write, list, view and report them, disk and memory.
 
     python -m benchmarks.scale.records [--sessions 1k,4k]
 
-Sessions of three acts with replies of 300 tokens, played by a script, are written by the writer of an agent-loop worker
-in two steps, each session under a name of its own, with the advantages of a trainer. Processor seconds of one core.
+A script plays sessions of three acts with replies of 300 tokens. The writer of an agent-loop worker writes them as the
+sessions of two training steps, each under a unique key, and a file of advantages is added as the trainer does. Times
+are CPU time of one core.
 """
 
 from __future__ import annotations

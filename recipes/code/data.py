@@ -138,7 +138,8 @@ def _plain(text: str) -> str:
 
 
 class Journal:
-    """Rows judged so far, by split, set and row number. A journal of other data or settings is started over."""
+    """Rows judged so far, by split, set and row number. A journal of other data or settings is deleted, and all rows
+    are judged again."""
 
     def __init__(self, path: Path, settings: Mapping[str, object]):
         self.path = path

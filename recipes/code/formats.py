@@ -173,7 +173,8 @@ def _own_test(test: object) -> Test:
 
 
 def _with_function(row: Row, given: Row, golden: Sequence[str]) -> Draft:
-    """Read APPS' form: with `fn_name`, each input is a list of arguments; without, it is the standard input."""
+    """Read APPS' form. With `fn_name`, each input is a list of arguments; without `fn_name`, it is the standard
+    input."""
     question, name = row["question"] or "", given.get("fn_name")
     inputs, outputs = _list(given.get("inputs")), _list(given.get("outputs"))
     if not name:

@@ -194,7 +194,8 @@ class Judge:
 
 
 def _question(draft: Draft, chosen: Chosen) -> str:
-    """Return the statement. If it has no example, the first test is appended as one, unless it is also hidden."""
+    """Return the statement. If the statement has no example, the first test is appended as an example, unless this test
+    is also hidden."""
     question, example = draft.question.strip(), chosen.examples[0]
     if chosen.examples_from is not ExamplesFrom.FIRST_TEST or example in chosen.tests:
         return question

@@ -204,7 +204,8 @@ class CodingExperts:
 
 
 class Interpreter(Executor):
-    """Computes the output of the expert's programs, which are all known, without a process: thousands per second."""
+    """Computes the output of the expert's programs without a process. All these programs are known, so it computes
+    thousands per second."""
 
     def __init__(self, settings: Execution):
         self._known = {program.code: program for split in (TRAIN, TEST) for program in programs(split)}

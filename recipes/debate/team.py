@@ -15,12 +15,12 @@ from verl_mas.workflows.solver_verifier import solve
 class Debate(WithGrader):
     """Equal debaters answer, read each other's answers, and answer again; the majority's answer is the team's answer.
 
-    All debaters answer at the same time in every round; from the second round on, their prompts have the last
-    answers. The grader also decides whether two answers are equal.
+    All debaters answer at the same time in every round; from the second round on, their prompts contain the answers of
+    the previous round. The grader also decides whether two answers are equal.
     """
 
     debaters: Count = 3
-    """Agents of the role `debater`: debater_0, debater_1, ..."""
+    """Number of agents of the role `debater`; their names are debater_0, debater_1, ..."""
 
     rounds: Count = 2
     """Number of answers of each debater. 1: a vote without a debate."""

@@ -115,7 +115,8 @@ class WindowPages(Workflow):
 
     agents = ("solver",)
     mark: Literal[" ?", " #"] = " ?"
-    """Words that a turn repeats before it names the next page. ` ?`: of the last page; ` #`: of all pages so far."""
+    """Words that a turn repeats before it names the next page. ` ?`: the wanted word of the last page; ` #`: the wanted
+    words of all pages so far."""
 
     async def run(self, task: Task, team: Team) -> Outcome:
         pages = pages_of(task)

@@ -9,7 +9,7 @@ from typing import TypedDict
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 
-# The name of a model is the name of an agent. Address and key are in the environment.
+# The name of a model is the name of an agent. Environment variables have the address and the key.
 scout, judge = ChatOpenAI(model="scout"), ChatOpenAI(model="judge")
 
 
@@ -44,7 +44,8 @@ team = graph.compile()
 
 
 def outcome(answer, colour, thing):
-    """The reward is the F1 score of the words, and 0 without the colour. `acc` is 1 for the two words and no others."""
+    """The reward is the F1 score of the words, or 0 if the colour is missing. `acc` is 1 if the answer is exactly the
+    colour and the thing, in this order."""
     words = answer.lower().replace(".", " ").split()
     found = (colour in words) * (1 + (thing in words))
     reward = 2 * found / (len(words) + 2)

@@ -117,7 +117,8 @@ def check_size(shards: int, keys: int) -> None:
 
 # Second last word of a prompt, which tells a tiny model with all roles which role to play.
 LEADER, WORKER, READER = "$", "!", "?"
-# A reply that nothing was found; the text that replaces a malformed report for the leader; the mark before an answer.
+# The reply of a worker that finds nothing; the text that replaces a malformed report for the leader; the mark before an
+# answer.
 NOTHING, UNREADABLE, FINAL = "-", "#", "="
 
 
@@ -237,7 +238,8 @@ class SingleReader(Workflow):
         return Outcome(answer=answer, reward=right, info={"acc": right, "critical_path": acts})
 
 
-# The share of demonstrations without a finding that is kept, because most acts find nothing and are all alike.
+# The share of the demonstrations without a finding that is kept. Most acts find nothing and are all alike, so a part
+# of them is enough.
 _NOTHING = 0.4
 
 
@@ -276,7 +278,8 @@ class LookupExperts:
         return Symbols(HOPS).render([self._rng.choice(values) for _ in right or "-"])
 
     def _lead(self, messages: Sequence[Message]) -> str:
-        """Look up the symbol that was found last, or one of several if reports contradict each other."""
+        """Look up the symbol that was reported last or, after the last step, answer with it. If reports contradict each
+        other, draw one of their symbols."""
         reported = [word for word in messages[-1]["content"].split() if word in self._symbols]
         symbol = self._rng.choice(reported or self._symbols)
         if self._rng.random() < self._noise:

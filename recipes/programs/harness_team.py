@@ -18,9 +18,10 @@ from pathlib import Path
 
 BASE, KEY = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
 INSTRUCTIONS = "You are a coding agent. Use your tools, then reply in one sentence."
-# This process has the ground truth, so commands of the model must not see it. They see the harness's processes only.
+# This process has the ground truth, so commands of the model must not see this process. With `unshare`, they see only
+# the processes of the harness.
 APART = ("unshare", "--user", "--map-current-user", "--pid", "--fork", "--kill-child", "--mount-proc")
-# These point to a temporary folder, so the harness neither writes into your own folders nor reads from them.
+# Variables that point to a temporary folder, so that the harness neither reads nor writes your own folders.
 FOLDERS = ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
 # Each harness ends with status 1 when a reply is cut, or a limit of the session or of a row is reached.
 CUT = re.compile("max_output_tokens|output token maximum|context window|limit: |too long|max turns")

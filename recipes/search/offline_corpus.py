@@ -22,7 +22,7 @@ QUESTIONS, SUMMARIES = "data/fanout-final-dev.json", "data/summaries_en-us.json"
 
 
 class Question(TypedDict):
-    """A question or a part of one; a leaf has no parts."""
+    """A question or a part of a question. A leaf has no parts."""
 
     id: str
     question: str
@@ -43,7 +43,8 @@ def passages() -> Iterator[Passage]:
 
 
 def items(split: str) -> list[Item]:
-    """Return the questions of a split. About one question in five is for testing, which its id decides."""
+    """Return the questions of a split. The id of a question decides its split; about one question in five is for
+    testing."""
     return [
         Item(question["question"], [flat(question["answer"])], "fanoutqa")
         for question in _questions()

@@ -1,4 +1,4 @@
-"""Stage 6: two engines at real size and a trainer on one card of 80 GB, in the order of a team's step.
+"""Stage 6: memory of two engines at real size and their two trainers on one card of 80 GB, during a team's step.
 
 Nothing is computed. What is proven is the memory: each part fits beside the others, and all of it is given back.
 """
@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from proof.stage import Proof
 
-# Ways in which an engine releases its memory -> packages that they need.
+# Kinds of engines, each with its own way to release memory -> the package that this way needs.
 KINDS = {"vllm": "vllm", "sglang": "torch_memory_saver", "embedded": "torch"}
 SERVING = ("together", "phases")
 MOST_SHARE = 0.92

@@ -1,6 +1,7 @@
-"""The short order: fourteen minutes on one card, without a network and without a model to download.
+"""The stages of `gpu_proof.py --order short`. They take fourteen minutes on one GPU, and download nothing.
 
-The install as documented; SGLang; two LLMs of real width; every path of the trainer; one agent against verl alone.
+They test the documented installation, teams on SGLang, two LLMs of real width, every path of the trainer, and one
+agent compared with verl alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ ENGINES = ("vllm", "sglang", "transformers")
 # The first release of SGLang that serves several adapters to verl 0.9.1.
 SGLANG_ADAPTERS = Version("0.5.17")
 ADAPTERS = "mas.policies={main:{trainable:false},a:{adapter_of:main},b:{adapter_of:main}}"
-# A warm-up, and a step with old log-probs; from the third step on there is no pass for them (mas.old_log_probs_every).
+# Step 1 is a warm-up. Steps 1 and 2 compute old log-probs in a separate pass, and step 3 has no such pass
+# (`mas.old_log_probs_every`).
 STEPS = 3
 STOCK_STEPS = 4
 MOST_OF_STOCK = 1.1
@@ -81,7 +83,7 @@ def installed(proof: Proof) -> None:
 
 
 def without_nvcc(proof: Proof) -> dict[str, str]:
-    """Return variables that hide the compiler and earlier results of it."""
+    """Return environment variables that hide nvcc, and the kernels that were compiled with it before."""
     empty = proof.folder / "no-nvcc"
     empty.mkdir(exist_ok=True)
     folders = os.environ.get("PATH", "").split(os.pathsep)
@@ -90,14 +92,17 @@ def without_nvcc(proof: Proof) -> dict[str, str]:
 
 
 def sglang(proof: Proof) -> None:
-    """Stage 1: two policies together and in phases, and adapters, side by side: nothing is timed."""
+    """Stage 1: train two policies together, two policies in phases, and adapters on SGLang.
+
+    The runs may overlap, because nothing is timed.
+    """
     found = proof.run(Program("sglang-version", [proof.sglang, "-c", VERSION], may_fail=True))[0]
     version = found.output.split()[-1] if found.exit_code == 0 and not proof.cpu else None
     reason = NEEDS_CUDA if proof.cpu else "sglang is not installed: --sglang-python"
     if proof.unless(None if version else reason, "teams on SGLang"):
         engine, python = "sglang", proof.sglang
     elif proof.cpu:
-        # The same teams on the embedded engine, so that their commands do not become stale.
+        # Train the same teams on the embedded engine, so that their commands are also tested with `--cpu`.
         engine, python = "transformers", sys.executable
     else:
         raise Skipped(reason)
@@ -118,11 +123,14 @@ def sglang(proof: Proof) -> None:
 
 
 def pair(proof: Proof) -> None:
-    """Stage 2: a 1.7B and a 4B policy on the fastest path here, alone on the card: parts of the step, memory."""
+    """Stage 2: train a 1.7B and a 4B policy on the fastest path of this machine, with no other run on the GPU.
+
+    Record the parts of a step, and compare the memory with the plan.
+    """
     attention = PATHS["sdpa" if PATHS["flash"].missing else "flash"].attention
     path, engine = TrainerPath(attention, fused=True), _fastest_engine()
     policies = {"a": path.policy(_real(proof, "1.7b")), "b": path.policy(_real(proof, "4b"))}
-    # In float32, its update alone takes 80 GiB.
+    # In float32, the update of the 4B policy alone takes 80 GiB.
     policies["b"]["overrides"]["actor"] = {"fsdp_config": {"model_dtype": "fp32" if proof.cpu else "bf16"}}
     overrides = [*_real_run(proof, engine, 0.3), f"mas.policies={hydra(policies)}", TWO[1], *for_steps(STEPS)]
     proof.write("path", attention=attention, fused=True, engine=engine)
@@ -171,7 +179,8 @@ def stock(proof: Proof) -> None:
     engine = _fastest_engine()
     overrides = [*_real_run(proof, engine, 0.25), *for_steps(STOCK_STEPS)]
     if engine == "vllm":
-        # vLLM would measure the card while the other run takes and gives memory, and may refuse to start.
+        # Set the size of the KV cache. Otherwise vLLM would measure the free memory of the GPU while the other run
+        # allocates and frees memory, and might refuse to start.
         cache = (1 if proof.cpu else 8) << 30
         overrides.append(f"++actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes={cache}")
     teams = {"single": ("+mas=single", TEAM[1]), "stock": ("algorithm.adv_estimator=grpo",)}
@@ -194,7 +203,8 @@ def stock(proof: Proof) -> None:
 
 
 def _without_rollout(run: Run) -> float:
-    """The median step after the first one, without sampling and without the wait for its turn; 0: no such step."""
+    """Return the median seconds of the steps after the first one, without sampling and without the wait for the run's
+    turn. Return 0 if there are no such steps."""
     seconds = [
         step["timing_s/step"] - step["timing_s/gen"] - step.get(f"timing_s/{turns.TURN}", 0.0)
         for number, step in run.steps.items()
@@ -219,7 +229,8 @@ def _real(proof: Proof, name: str) -> str:
 
 
 def _engine(name: str, share: float) -> list[str]:
-    """vLLM and SGLang take longer to capture graphs than these runs sample: `enforce_eager`."""
+    """Return the settings of an engine. `enforce_eager` is set, because vLLM and SGLang would take longer to capture
+    CUDA graphs than these runs take to sample."""
     settings = [
         f"actor_rollout_ref.rollout.gpu_memory_utilization={share}",
         "actor_rollout_ref.rollout.enforce_eager=true",
@@ -228,7 +239,8 @@ def _engine(name: str, share: float) -> list[str]:
 
 
 def _real_run(proof: Proof, engine: str, share: float) -> list[str]:
-    """Prompts grow to 2,300 tokens in three acts, of which a model of random weights writes 1,024 bytes each."""
+    """Return the overrides of a run at real width. On a GPU, prompts grow to 2,300 tokens in three acts: a reply of 256
+    tokens has 1,024 bytes, and each byte is a token of a later prompt."""
     tasks, sessions, reply, prompt = (2, 4, 32, 512) if proof.cpu else (8, 8, 256, 3072)
     micro = 1024 if proof.cpu else 8192
     return [

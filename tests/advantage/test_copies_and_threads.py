@@ -1,6 +1,6 @@
-"""Rewards of copies and of folded contexts, against plain Python loops on random sessions.
+"""Rewards of copies and of folded contexts, compared with plain Python loops on random sessions.
 
-They were written from the papers and the documentation, without reading the code that is tested.
+The loops were written from the papers and the documentation, without reading the code that is tested.
 """
 
 import json
@@ -21,14 +21,15 @@ CASES = 150
 
 
 class Solvable(Recursive):
-    """A copy has solved its part as far as its answer says."""
+    """A team in which the success of a copy is its answer divided by 4."""
 
     async def success(self, task, node, root):
         return float(node.answer or 0) / 4
 
 
 def of_copies(acts, bonus, weight, last):
-    """RAO, 2605.06639: a copy's own success, and a bonus by the mean of its children's; PARL's term if it may delegate.
+    """RAO, 2605.06639: reward a copy for its own success, plus `bonus` times the mean success of its children. PARL's
+    term is added for copies that may delegate.
 
     `acts`: (copy, its first prompt, reply, whether it could be read), where a copy is its agent and number.
     """
@@ -83,7 +84,7 @@ class Searcher(Workflow):
 def of_a_thread(steps, called, length, rules, branch, in_scope):
     """FoldGRPO, 2510.11967: the share of a thread's tokens in replies that failed, were not folded, or strayed.
 
-    `called`: its calls, in order. `length`: tokens of the thread after its prompt.
+    `called`: the thread's calls, in order. `length`: the number of the thread's tokens after its prompt.
     """
     paid, sizes = 0.0, 0
     for reply in (step for step in steps if step["role"] == "assistant"):

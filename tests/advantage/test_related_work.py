@@ -44,7 +44,7 @@ def matpo(rows):
     """MATPO's code: GRPO over the planner's rollouts, one per session; a worker's rollout gets its planner's value."""
     reward = {session: score for session, *_, score in rows}
     mean = statistics.fmean(reward.values())
-    if len(set(reward.values())) == 1:  # Also of one session, of which that code takes the raw reward.
+    if len(set(reward.values())) == 1:  # This includes a lone session, for which MATPO's code returns the raw reward.
         return [0.0] * len(rows)
     deviation = statistics.stdev(reward.values())
     return [(reward[session] - mean) / (deviation + 1e-6) for session, *_ in rows]
@@ -116,8 +116,8 @@ def test_hierarchical_grpo_is_the_aligned_batch_of_m_grpo_without_its_copies():
 
 
 def fold_grpo_of_the_paper(sessions):
-    """The mean over each row's tokens of clip(R + Q_t, 0, 1), less the mean of R and divided by its deviation. A
-    session is R, and rows of Q_t."""
+    """For each row, return the mean of clip(R + Q_t, 0, 1) over its tokens, minus the mean of R, divided by the
+    deviation of R. A session is its R and its rows, and a row is a list of Q_t."""
     rewards = [reward for reward, _ in sessions]
     divisor = statistics.stdev(rewards) + 1e-6 if len(set(rewards)) > 1 else 1.0
     mean = statistics.fmean(rewards)

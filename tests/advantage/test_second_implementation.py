@@ -1,8 +1,9 @@
 """Every estimator with every option on random steps, against a second implementation.
 
-It was written from the papers and the options' descriptions: in float64, row by row, and without reading
-`verl_mas/advantage`, except for GDPO, own rewards, best_other and session_mean. How often a row counts is a weight, and
-what a role scored in earlier steps is more rows. Where the two disagree, the paper decides.
+The second implementation was written from the papers and the options' descriptions. It uses float64 and works row by
+row. It was written without reading `verl_mas/advantage`, except for GDPO, own rewards, best_other and session_mean. It
+counts a row by a weight, and adds a role's scores of earlier steps as further rows. If the two implementations
+disagree, the paper decides.
 """
 
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ ROLE = {"scout_0": "scout", "scout_1": "scout", "lead": "lead"}
 
 
 def agent_grpo(rows, o, past, unit=("task", "session")):
-    """2602.08847, equation 5; with leave_one_out and scale=none 2402.14740."""
+    """2602.08847, equation 5. With leave_one_out and scale=none, it is the estimator of 2402.14740."""
     group, scores = alike(rows, "task", "agent"), rows.score + rows.local_weight * later(rows, o.gamma)
     weights, pool = weigh(rows, o, group, unit), alike(rows, "agent")
     return compare(scores, group, weights, o, pool, lambda row: shrunk(rows, row, o, past))
@@ -31,7 +32,8 @@ def mhgpo(rows, o, past):
 
 
 def at_grpo(rows, o, past):
-    """2510.11062, section 3: the candidates of an act, or the acts of the turn where there are none."""
+    """2510.11062, section 3: a group has the candidates of one act. If an agent has no candidates, a group has its acts
+    of one turn."""
     branches = np.isin(rows.agent, rows.agent[rows.branch > 0])
     candidates = alike(rows, "task", "session", "agent", "instance", "turn")
     group = np.where(branches, candidates, -1 - alike(rows, "task", "agent", "turn"))
@@ -39,14 +41,14 @@ def at_grpo(rows, o, past):
 
 
 def team_grpo(rows, o, past):
-    """2602.08847, equation 2: a baseline for the whole team. session_mean: the arm of its code."""
+    """2602.08847, equation 2: a baseline for the whole team. session_mean: the variant in the paper's code."""
     group, session = alike(rows, "task"), alike(rows, "task", "session")
     scores = total(rows.score, session) / total(np.ones(len(session)), session) if o.session_mean else rows.score
     return compare(scores, group, weigh(rows, o, group, ("task", "session")), o, alike(rows))
 
 
 def agent_gigpo(rows, o, past):
-    """2505.10978, equations 3 to 8: the team's reward is paid at the end."""
+    """2505.10978, equations 3 to 8: the team's reward comes with the last act, so earlier acts get it discounted."""
     life = alike(rows, "task", "session", "agent", "instance")
     last = np.array([rows.turn[life == own].max() for own in life])
     own = rows.local_weight * (rows.local_reward + later(rows, o.gamma)) - rows.penalty
@@ -69,7 +71,7 @@ def agent_gdpo(rows, o, past):
 
 
 def agent_reinforce_pp(rows, o, past):
-    """2501.03262: all of the agent's tokens in the step."""
+    """2501.03262: a group has all rows of the agent in the step."""
     group = alike(rows, "agent")
     return compare(rows.score, group, weigh(rows, o, group, ("task", "session")), o, group)
 
@@ -98,7 +100,7 @@ def rao(rows, o, past):
 
 
 def agent_rae(rows, o, past):
-    """2506.24119: a role's score without its running mean, of which the session itself is no part."""
+    """2506.24119: a role's score minus the running mean of its scores, which does not include the session itself."""
     group = alike(rows, "source", "role")
     weights = weigh(as_agents(rows), o, group, ("task", "session"))
     return compare(rows.score, group, weights, o, group, lambda row: remembered(rows, row, o, past))
@@ -109,8 +111,8 @@ PAPERS |= {"hierarchical_grpo": hierarchical_grpo, "agent_rae": agent_rae, "agen
 
 
 def later(rows, gamma):
-    """The own rewards that the agent's instance earns after the act, discounted by its acts up to then. A session
-    continues with one candidate of each."""
+    """Return the own rewards of the instance's later acts, discounted by the number of its acts up to then. Only
+    committed candidates count, because a session continues with one candidate of each act."""
     life = alike(rows, "task", "session", "agent", "instance")
     ahead = rows.turn - rows.turn[:, None]
     follows = (life == life[:, None]) & (ahead > 0) & rows.committed
@@ -260,7 +262,8 @@ def random_options(rng, name):
         options["main"] = "lead"
     if name == "hierarchical_grpo":  # With roles, the main agent may also be several agents.
         options["main"] = "scout" if options.get("by") == "role" else "lead"
-    # Refused together with it: a step's deviation may be 0 where its scores differ from earlier ones, and so on.
+    # Options that are refused together with shrinkage. For example, the deviation of a step may be 0 although its
+    # scores differ from those of earlier steps.
     if options.get("scale") == "batch_std" or options.get("baseline") == "best_other" or "gamma" in options:
         options.pop("shrinkage", None)
     if name != "agent_rae" and not options.get("shrinkage"):

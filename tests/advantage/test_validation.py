@@ -109,6 +109,6 @@ def test_the_main_agent_of_rao_is_one_of_the_team():
     rows = AdvantageInput(torch.ones(2), task=["t"] * 2, session=[0, 1], agent=["solver_0"] * 2, instance=[1, 1])
     with pytest.raises(DataError, match=r"main=solver(?s:.*)did you mean 'solver_0'"):
         compute_advantages("rao", rows, AdvantageOptions(main="solver"))
-    # A step in which it has no row, as its acts failed, has nothing to compare with.
+    # If all acts of the main agent failed, the step has none of its rows, so nothing can be compared.
     failed = replace(rows, agents=["solver_0", "solver_1"], agent=["solver_1"] * 2)
     assert compute_advantages("rao", failed, AdvantageOptions(main="solver_0")).advantages.tolist() == [0, 0]

@@ -56,7 +56,7 @@ UNSCALED = {"norm_adv_by_std_in_grpo": False}
         # verl's switch for unscaled advantages.
         ("agent_grpo", UNSCALED, lambda **batch: GRPO(**batch, **UNSCALED), 4e-6),
         ("agent_rloo", {}, core_algos.compute_rloo_outcome_advantage, 2e-6),
-        # Without discount. verl adds 1e-8 under the root, we add eps to the deviation.
+        # verl's estimator is called without discount. It adds 1e-8 under the root; we add eps to the deviation.
         (
             "agent_reinforce_pp",
             {},
@@ -114,7 +114,8 @@ def test_gdpo_of_rows_of_one_token_is_verls(groups, weights):
     )[0][:, 0]
     parts = {"team_reward": team, "local_reward": local, "penalty": penalty}
     parts |= {"team_weight": weights[0], "local_weight": weights[1]}
-    # Not where the parts cancel each other: what is left is of the size of the constants that deviations are added to.
+    # Skip cases in which the parts cancel each other, because the small remainder depends on the constants that are
+    # added to deviations.
     assume(float(theirs.abs().max()) > 0.5)
     same(ours("agent_gdpo", uids, weights[0] * team + weights[1] * local - penalty, **parts), theirs, 1e-3)
 

@@ -23,7 +23,8 @@ def advantages(name, scores, options=None, **columns):
 @pytest.mark.parametrize("name", ["agent_grpo", "team_grpo", "agent_rloo"])
 @pytest.mark.parametrize("scores", [[0.9] * 8, [0.90000004, 0.9, 0.9, 0.90000004]], ids=["equal", "rounding"])
 def test_scores_that_are_equal_or_differ_by_rounding_have_advantages_of_exactly_zero(name, baseline, scale, scores):
-    """0.9 has no exact float32: verl's mean is off by one rounding step, which over eps 1e-6 becomes -0.056."""
+    """float32 cannot represent 0.9, so verl's mean is off by one rounding step. Divided by eps 1e-6, this error becomes
+    an advantage of -0.056."""
     assert set(advantages(name, scores, {"baseline": baseline, "scale": scale})[0]) == {0.0}
 
 

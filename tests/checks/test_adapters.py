@@ -1,4 +1,4 @@
-"""Settings of adapters that are accepted, and those that are refused."""
+"""Accepted and refused settings of adapters."""
 
 import json
 

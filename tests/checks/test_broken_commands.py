@@ -22,7 +22,7 @@ NAMES = {"mas.agents.x": "mas.agents.solver", "mas.policies.x": "mas.policies.ma
 SETTINGS: Mapping[str, Hint] = {
     next((f"{there}{path[len(x) :]}" for x, there in NAMES.items() if path.startswith(x)), path): hint
     for path, hint in (*verls(), *ours())
-    # Programs that the check would start.
+    # Settings of mas.mcp name programs, which the check would start.
     if not path.startswith("mas.mcp")
 }
 WITH_PATH = """
@@ -38,7 +38,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
     max_leaves=4,
 )
-Prepare = Callable[[Path, Path], None]  # called with the folder of the case, and that of the task
+Prepare = Callable[[Path, Path], None]  # called with the folder of the case and the folder of the task
 
 
 def nothing(folder: Path, task: Path) -> None:
@@ -72,7 +72,7 @@ def misspelt(draw: DrawFn) -> tuple[Case, Prepare, bool]:
 
 @st.composite
 def legal_values(draw: DrawFn) -> tuple[Case, Prepare, bool]:
-    """Two at once: each by itself may be legal, and both together may not."""
+    """Draw legal values of one or two settings. Two values that are legal alone may be illegal together."""
     paths = draw(st.lists(st.sampled_from(sorted(SETTINGS)), min_size=1, max_size=2, unique=True))
     taken = {path: taken_by(SETTINGS[path]) for path in paths}
     assume(all(taken.values()))

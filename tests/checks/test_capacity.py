@@ -1,4 +1,4 @@
-"""Whether a run fits on machines that are not here."""
+"""Whether a run fits on other machines than this one."""
 
 import json
 
@@ -80,12 +80,12 @@ OF_40 = [f"actor_rollout_ref.{key}_micro_batch_size_per_gpu=40" for key in ("act
 
 
 def test_a_worst_case_over_the_card_is_a_warning_with_its_odds_and_the_largest_micro_batch_that_fits():
-    # By hand, of 40 rows of 1,536 tokens: logits 17.4 GiB, activations 11.5, Adam 7.1, parameters and gradients 3.5
+    # By hand, 40 rows of 1,536 tokens: logits 17.4 GiB, activations 11.5, Adam 7.1, parameters and gradients 3.5
     # each, gathered 1.9, head 1.0, contexts 2.0, graphs 1.5.
     plan, report = plan_command([*STOCK, *OF_40], EIGHT)
     assert plan.policies["main"]["gpu"]["update"] == pytest.approx(49.5, abs=0.1) and not report.warnings
     assert report.accepted and plan.pools["shared"]["expected"] < 72.9
-    # Of 96: logits 41.7, activations 27.6, and as much of the rest.
+    # For 96 rows: logits 41.7, activations 27.6, and the other terms as above.
     large = [*STOCK, *(setting.replace("=40", "=96") for setting in OF_40)]
     plan, report = plan_command(large, EIGHT)
     (warning,) = report.warnings

@@ -58,7 +58,8 @@ def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained
 
 
 def test_a_resumed_run_is_compared_with_its_last_start_without_the_settings_of_hydra(tmp_path):
-    """Hydra's callbacks, which check a run, get them too: some of them have no value."""
+    """The check runs in a callback of Hydra, whose configuration also has Hydra's own settings. Some of these settings
+    have no value."""
     settings = [f"trainer.default_local_dir={tmp_path}", "data.seed=2", "data.train_files=a.parquet"]
     config = compose(["+mas=solver_verifier", *settings])
     with open_dict(config):

@@ -35,7 +35,7 @@ def test_a_run_without_the_plugin_ends_with_the_reason(two, warm_python, monkeyp
 
 @pytest.fixture
 def own_platform(monkeypatch):
-    """Undoes after the test what UseCpu changes in the process."""
+    """Undo the changes of UseCpu to this process after the test."""
     from verl.plugin.platform import get_platform, set_platform
 
     before = get_platform()

@@ -24,7 +24,7 @@ def sees(tmp_path_factory):
 
 @pytest.fixture
 def look(on_rows):
-    """The findings for rows with these images, and this prompt, of a team whose model is one of text or sees."""
+    """Return the findings for rows with these images and this prompt. By default, the team's model reads only text."""
 
     def look(*images, prompt="<image>What is it?", **settings):
         rows = [{"prompt": [{"role": "user", "content": prompt}], "images": list(images)}] * 3
@@ -82,7 +82,7 @@ def test_an_address_is_left_to_the_run(look, sees):
 
 
 def test_tokens_of_images_count_in_the_prompt(look, sees):
-    """64 squares of 16 pixels each."""
+    """An image of 128 by 128 pixels has 64 tokens: one per square of 16 by 16 pixels."""
     given = {"actor_rollout_ref__model__path": sees, "data__max_response_length": 1}
     assert not any("allowed" in one for one in look({"bytes": png((128, 128))}, data__max_prompt_length=1000, **given))
     refused = look({"bytes": png((128, 128))}, data__max_prompt_length=60, **given)

@@ -1,4 +1,4 @@
-"""The one session that is played, and what scores its answers."""
+"""The session that the check plays, and the reward functions that score its answers."""
 
 import json
 
@@ -34,7 +34,7 @@ def row(ask="####", source="openai/gsm8k", truth="5", **more):
 
 @pytest.fixture
 def say(on_rows):
-    """All that is said of a run on these rows."""
+    """Return all findings about a run on these rows, as one text."""
 
     def say(*rows, **settings):
         run = on_rows(rows or [row()], **{"data__max_prompt_length": 2000, **settings})

@@ -46,7 +46,7 @@ def test_tools_are_known_by_the_names_that_verl_gives_them(find, tmp_path):
     assert problems == [] and tools["press"].schema["function"]["parameters"]["required"] == ["button"]
     (tmp_path / "named.yaml").write_text(f"tools: [{{{CLASS}, tool_schema: {SCHEMA}}}]")
     assert find(**{NATIVE: f"{tmp_path}/named.yaml"})[1] == []
-    # Only an object of the class knows its name.
+    # Without a schema in the file, only an object of the class knows the name of the tool.
     (tmp_path / "unnamed.yaml").write_text(f"tools: [{{{CLASS}}}]")
     assert find(**{NATIVE: f"{tmp_path}/unnamed.yaml"})[1] == []
 

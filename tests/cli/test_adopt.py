@@ -23,7 +23,7 @@ def ask(model, text, tools=(), address=os.environ["OPENAI_BASE_URL"]):
     with urlopen(Request(address + "/chat/completions", json.dumps(body).encode(), headers)) as reply:
         return json.load(reply)["choices"][0]["message"]
 """
-# The second agent is asked if the first one calls a tool, and the third by its address.
+# The program asks the second agent if the first agent calls a tool, and names the third agent in the address.
 TEAM = """
 who = {"type": "object", "properties": {"who": {"enum": ["math", "gpt-4"]}}}
 tools = [{"type": "function", "function": {"name": "ask_expert", "parameters": who}}]

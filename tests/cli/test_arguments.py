@@ -101,7 +101,7 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("raised", "options", "code", "out", "err"),
     [
-        # Text of others is no order to a terminal.
+        # Control characters in foreign text are escaped, so that a terminal does not obey them.
         (error("\x1b[2J"), [], 1, "", "verl-mas export: \\x1b[2J\n  rule: no\n  fix:  yes\n"),
         (ConfigErrors([error("a"), error("b")]), ["--json"], 1, f"{json.dumps(AS_JSON, indent=1)}\n", ""),
         (DENIED, [], 1, "", f"verl-mas export: {refused_path(DENIED)}\n"),

@@ -21,10 +21,10 @@ from verl_mas.cli.completion import parsers
 from verl_mas.cli.data import DATA_SETS
 
 TIME_LIMIT = 90  # seconds
-# Those that train or make a model, ask servers of others, or are fuzzed beside the checks.
+# Commands that train or make a model, that send requests to foreign servers, or that tests/checks fuzzes.
 LEFT_OUT = "demo", "check", "plan", *(f"data {name}" for name in DATA_SETS)
 COMMANDS = {name: own.options() for name, own in parsers() if not own.below and name not in LEFT_OUT}
-# They do not end by themselves.
+# Options with which a command does not end by itself.
 WITHOUT_END = ("--live",)
 TEXTS = (*MARKS, "nothing", "/dev/null", "a=1", "=", "http://127.0.0.1:1/v1", "solver", "team.py:Team", "-1", "3-1")
 NUMBERS = "-1", "0", "1", "2", "1e3", "nan", "x", "9" * 30
@@ -32,7 +32,7 @@ NUMBERS = "-1", "0", "1", "2", "1e3", "nan", "x", "9" * 30
 
 @st.composite
 def commands(draw: DrawFn) -> tuple[list[str], dict[str, str]]:
-    """A command, and the paths that it names: name -> kind, of `KINDS` or a run."""
+    """Draw a command, and map each path that it names to a kind of `KINDS`, or to "run"."""
     name = draw(st.sampled_from(sorted(COMMANDS)))
     paths: dict[str, str] = {}
     optional = [action for action in COMMANDS[name] if action.option_strings and not action.required]
@@ -63,7 +63,7 @@ def _given(draw: DrawFn, action: Action, paths: dict[str, str]) -> list[str]:
 def answered(drawn: tuple[list[str], dict[str, str]], here: tuple[list[float], int | None]) -> None:
     words, paths = drawn
     if words[0] == "doctor":
-        # It starts a sandbox, whose files in memory have the limit, too.
+        # `doctor` starts a sandbox, and the limit would also apply to the sandbox's files in memory.
         here = here[0], None
     with tempfile.TemporaryDirectory() as name, limited_memory():
         folder = Path(name)
@@ -87,7 +87,7 @@ def answered(drawn: tuple[list[str], dict[str, str]], here: tuple[list[float], i
             before = set(folder.rglob("*"))
             with machine(*here):
                 code = cli.main(given_words)
-        # A file that was cut where the disk was full is not left under any name.
+        # No file that was cut by the full disk may be left, under any name.
         written = [path for path in {*folder.rglob("*")} - before if path.is_file()]
         assert not [path for path in written if path.stat().st_size == here[1]], output.getvalue()
     event(f"{words[0]}: {code}")

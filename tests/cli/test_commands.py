@@ -64,7 +64,8 @@ def test_every_command_is_in_one_group_of_the_help_with_a_summary_of_one_line(ca
 
 
 def test_every_command_has_a_parser_that_is_quick_to_make():
-    """Help and completion call it. In a fresh interpreter: other tests have imported everything."""
+    """Help and completion make every parser. The test uses a new interpreter, because other tests have imported
+    everything in this one."""
     code = (
         "import sys, importlib; from verl_mas import cli\n"
         "for command in cli.commands():\n"

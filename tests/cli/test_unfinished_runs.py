@@ -1,4 +1,4 @@
-"""Commands on runs that go on, that failed in their first step, that have one step, or that an older version wrote."""
+"""Commands on runs that train, that failed in their first step, that have one step, or that an older version wrote."""
 
 import pytest
 from commands import output_of

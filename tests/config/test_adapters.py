@@ -60,7 +60,7 @@ def test_workers_and_engines_read_each_adapters_own_settings_with_the_loss_of_th
     write_table(view, table)
     rollout = OmegaConf.to_container(view.actor_rollout_ref.rollout, resolve=True)
     assert read_table(rollout["custom"]) == table and rollout["custom"]["policy"] == "shared_base"
-    # The base is prepared for the largest adapter, and starts from none.
+    # The base is prepared for the largest rank of its adapters, and loads no adapter at the start.
     assert (view.actor_rollout_ref.model.lora_rank, view.actor_rollout_ref.model.lora_adapter_path) == (16, None)
     assert read_table(None) == read_table({"policy": "main"}) == {}
 

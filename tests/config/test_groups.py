@@ -1,4 +1,4 @@
-"""The group files of teams: those that are made from workflows, and the values in the others."""
+"""Group files of teams: files that are made from workflows, and the values in the other files."""
 
 from dataclasses import asdict
 

@@ -41,7 +41,7 @@ def test_what_is_set_for_a_base_that_is_left_out_declares_it_as_frozen(make):
     assert own_section(config, "main") == "++mas.policies.main.trainable=false ++mas.policies.main.overrides"
     config.mas.policies = {"main": {"trainable": False}, "a": {"adapter_of": "main"}}
     assert own_section(config, "main") == "++mas.policies.main.overrides"
-    # A team without policies has one, which is trained.
+    # A team that declares no policy has one policy, `main`, which is trained.
     assert own_section(make(), "main") == "++mas.policies.main.overrides"
 
 

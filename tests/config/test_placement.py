@@ -103,7 +103,7 @@ def test_a_policy_that_is_served_elsewhere_has_processes_on_two_pools_and_engine
     assert placement.policies_on(agents, "serve") == placement.served_on(agents, "serve") == ["a", "b"]
     assert placement.shared_pools(agents) == ["serve"]
     assert placement.gpus_needed(Run(config(), agents)) == 16 + 4
-    # It has the GPUs of both pools, and is not offloaded for the engines of others.
+    # Policy `a` has the GPUs of both pools. It is not offloaded, because no engines are on its training pool.
     placed = view("a", agents)
     rollout = placed.actor_rollout_ref.rollout
     assert (placed.trainer.nnodes, placed.trainer.n_gpus_per_node) == (2, 8)
@@ -127,7 +127,7 @@ def test_a_policy_that_is_served_elsewhere_has_processes_on_two_pools_and_engine
         ({"a": {}, "b": {"overrides": {"rollout": {"max_num_seqs": 300}}}}, {}, 4 * 300),
         ({"a": {"overrides": {"rollout": {"tensor_model_parallel_size": 2}}}}, {}, 2 * 256),
         ({"a": {"overrides": {"rollout": {"max_num_seqs": 16}}}, "far": FAR}, {}, 4 * 16),
-        ({"far": FAR}, {}, 8 * 4),  # nothing is served here: what the endpoint is sent at once
+        ({"far": FAR}, {}, 8 * 4),  # no engine runs here: the limit of concurrent requests to the endpoint
     ],
 )
 def test_the_default_is_what_the_engines_serve_without_a_queue(policies, pools, requests):

@@ -35,8 +35,8 @@ BLOCKS = [block for page in PAGES for block in (*fenced(page), *indented(page))]
 PYTHON = [block for block in BLOCKS if block.language == "python" and block.page.name != "tutorial.md"]
 
 COMMANDS = [words for block in BLOCKS if block.language == "bash" for words in commands(block)]
-# The arguments of `verl-mas x`, those of verl's trainer (and of `check`, which takes the same), and overrides that are
-# shown alone.
+# The arguments of `verl-mas x`, the arguments of verl's trainer (`check` takes the same arguments), and overrides that
+# are shown alone.
 OURS = [words[1:] for words in COMMANDS if words[0] == "verl-mas" and words[1] not in ("check", "plan")]
 PLANS = [words[2:] for words in COMMANDS if words[:2] == ["verl-mas", "plan"]]
 SCHEMAS = [words[1:] for words in COMMANDS if words[:3] == ["verl-mas", "check", "--schema"]]

@@ -57,10 +57,10 @@ def test_mixed_requests_get_the_replies_that_each_would_get_alone(model, make_ba
             top_p=chance.choice([1, 0.9]),
             seed=number,
         )
-        # Most begin like others, of which some run.
+        # Most prompts begin like other prompts, some of which are running.
         prompt = [*common[: chance.randrange(20)], *random_prompt(chance, longest=20)]
         jobs.append((prompt, sampling, batcher.submit(prompt, sampling)))
-        if chance.random() < 0.3:  # some join while others run
+        if chance.random() < 0.3:  # some requests join while others run
             batcher.step()
     run(batcher)
     for prompt, sampling, together in jobs:
@@ -117,13 +117,13 @@ def test_all_that_a_step_computes_with_is_on_the_models_device(model):
     batcher.submit([5], RequestSampling(max_tokens=9, temperature=0.7, top_k=5, top_p=0.9))
     batcher.submit([5, 6], RequestSampling(max_tokens=9, temperature=0))
     with pytest.raises(RuntimeError, match="meta"):
-        batcher.step()  # when it reads the first value, after the logits are processed
+        batcher.step()  # fails when it reads the first value, after the logits are processed
     assert {value.device.type for value in fed if isinstance(value, torch.Tensor)} == {"meta"}
 
 
 @pytest.fixture
 def computed(model, monkeypatch):
-    """The rows and columns of each forward."""
+    """List the rows and columns of the input of each forward pass."""
     shapes, forward = [], model.base_model.forward
     monkeypatch.setattr(
         model.base_model, "forward", lambda *a, **k: (shapes.append(tuple(k["input_ids"].shape)), forward(*a, **k))[1]

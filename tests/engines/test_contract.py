@@ -20,7 +20,7 @@ from verl_mas.engines.facts import Contract, contracts
 from verl_mas.engines.kinds.sglang import IMAGES_MB
 
 ENGINES = Path(facts.__file__).parent
-# File -> the package whose objects these expressions are.
+# File -> a package, and the expressions in the file that are objects of this package.
 OBJECTS = {
     "kinds/vllm.py": ("vllm", {"self.engine", "self._engine", "self.engine.output_processor"}),
     "vllm_extension.py": ("vllm", {"self.model_runner", "self.model_runner.lora_manager", "manager"}),
@@ -76,7 +76,7 @@ AN_ENGINE = Contract("an_engine", ("1.0", "1.4"), {"loading": "1.2"})
 
 @pytest.fixture
 def install(tmp_path, monkeypatch) -> Iterator:
-    """An engine of these sources and this version."""
+    """Return a function that installs an engine with the given source and version."""
     monkeypatch.setattr(sources, "PACKAGES", ("an_engine",))
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -175,7 +175,7 @@ def test_what_verl_asks_of_sglang_is_found_missing_in_the_first_release_that_it_
     assert "sglang.srt.server_args:ServerArgs" in contracts()["sglang"].unstartable
 
 
-# Place in vLLM -> conditions there under which it uses FlashInfer's kernels, or does not.
+# Name in vLLM -> conditions in its source for using FlashInfer's kernels, or for not using them.
 NVCC = {
     "vllm.platforms.cuda:_get_backend_priorities": (
         "elif device_capability.major == 10:\n        return [AttentionBackendEnum.FLASHINFER, ",

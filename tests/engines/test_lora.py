@@ -44,7 +44,7 @@ def tensors(peft):
 
 @pytest.fixture
 def peers(model, trained):
-    """The model of each policy alone; None: the bare base."""
+    """Map each policy to PEFT's model of its adapter alone, and None to the bare base."""
     return {None: model, "solver": trained("solver"), "verifier": trained("verifier")}
 
 
@@ -77,7 +77,7 @@ def test_every_row_of_a_mixed_batch_has_the_log_probs_of_its_adapter_alone(
         monkeypatch.setattr("verl_mas.engines.transformers.server.WORTH_IT", 0)
         use_onednn(model)
     peers[None] = AutoModelForCausalLM.from_pretrained(model_path)
-    # Three at a time, so that rows of other adapters take the places of those that end.
+    # The batch holds three rows, so that rows of other adapters take the places of rows that end.
     batcher.max_rows = 3
     asked = [(name, prompt) for prompt in PROMPTS for name in peers]
     jobs = [

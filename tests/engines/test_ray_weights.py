@@ -12,7 +12,7 @@ from verl_mas.engines.ray_weights import AHEAD, BACKEND, RayWeights
 from verl_mas.errors import EngineLost
 
 WEIGHTS = {f"layer.{i}": torch.full((8,), float(i), dtype=torch.bfloat16) for i in range(20)}
-ONE_TENSOR = 16  # bytes, so that each is a bucket
+ONE_TENSOR = 16  # bytes of a bucket, so that each tensor is a bucket
 
 
 class Handle:

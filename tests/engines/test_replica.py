@@ -58,7 +58,8 @@ async def test_two_replicas_serve_take_weights_and_are_named_when_they_fail(ray_
 
 
 async def resume_with_requests_outstanding(replica):
-    """They fill the 1,000 calls that verl allows the actor, and a resume would wait for one of them to end."""
+    """Fill the 1,000 concurrent calls that verl allows the actor. If a resume were one of these calls, it would have to
+    wait for another call to end."""
     await replica.abort_all_requests()
     calls = [
         replica.server_handle.generate.remote([5, 6, 7 + number % 200], {"ignore_eos": True}, f"r{number}")
@@ -70,7 +71,7 @@ async def resume_with_requests_outstanding(replica):
 
 
 class GpusThatAreCpus(PlatformCUDA):
-    """Ray places processes as on GPUs, and they compute on the CPU."""
+    """A platform on which Ray places processes as on GPUs, and the processes compute on the CPU."""
 
     device_name = "cpu"
 

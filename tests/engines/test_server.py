@@ -135,12 +135,12 @@ async def test_weights_change_between_two_tokens_of_a_running_request(make_serve
     for bucket in first:
         await server.update_weights(bucket, last=False)
         counts.append(sum(len(sample.tokens) for sample in server.futures))
-        # More than a step takes.
+        # Sleep longer than a step takes.
         await asyncio.sleep(0.02)
     await server.update_weights(last, last=True, global_steps=2)
     steps = (await call).extra_fields
     assert (steps["min_global_steps"], steps["max_global_steps"]) == (1, 2)
-    # None was sampled from a mix of both.
+    # No token was sampled from a mix of old and new weights.
     assert len(counts) > 1 and len(set(counts)) == 1 and counts[0] >= before
     assert steps["versions"] == [[counts[0], 1], [100 - counts[0], 2]]
 
@@ -174,7 +174,7 @@ async def test_adapters_change_together_between_two_tokens_and_the_base_never(ma
     first = [(await ask(server, adapter=name, temperature=0)).log_probs for name in (None, *TABLE)]
     with pytest.raises(RequestError, match="the engine has solver, verifier"):
         await ask(server, adapter="slover")
-    # The long request is in some of the batches only, and a batch has its rounding.
+    # Rounding depends on the batch, and only some of the batches contain the long request.
     assert await push(server, 2.0, 2) == [pytest.approx(log_probs, abs=1e-5) for log_probs in first[1:]]
     second = [(await ask(server, adapter=name, temperature=0)).log_probs for name in (None, *TABLE)]
     with pytest.raises(EngineLost, match="weights of model"):

@@ -1,6 +1,6 @@
 """Additions of verl-mas to verl's SGLang server and its sender of weights, on fakes of both.
 
-With SGLang's own scheduler: test_sglang_cpu.
+test_sglang_cpu tests them with SGLang's own scheduler.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ def custom(*policies: str) -> dict[str, object]:
 
 
 class Manager:
-    """Stand-in for SGLang's tokenizer manager. `deaf`: it ignores this many aborts, as of requests on their way."""
+    """Stand-in for SGLang's tokenizer manager. `deaf`: the number of aborts that it ignores at first, like aborts of
+    requests that have not arrived yet."""
 
     def __init__(self) -> None:
         self.rid_to_state: dict[str, asyncio.Event] = {}

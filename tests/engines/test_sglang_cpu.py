@@ -1,5 +1,5 @@
 """verl's SGLang server with SGLang's own scheduler, in the environment of `make sglang-cpu`: requests without a caller,
-sleep, stop strings. On a fake of the server: test_sglang. In runs: tests/trainer/test_sglang."""
+sleep, stop strings. test_sglang uses a fake of the server, and tests/trainer/test_sglang tests whole runs."""
 
 import asyncio
 import time
@@ -91,7 +91,7 @@ async def cancelled(*requests: asyncio.Task) -> None:
 
 
 async def dies(started, call) -> bool:
-    """Whether a call ends the scheduler; it never returns then."""
+    """Whether a call ends the scheduler. A call that ends it never returns."""
     waiting = asyncio.ensure_future(call)
     until = time.monotonic() + 30
     while not started.deaths and not waiting.done() and time.monotonic() < until:
@@ -102,7 +102,7 @@ async def dies(started, call) -> bool:
 
 
 async def test_without_the_mixin_a_cancelled_request_runs_on_and_the_sleep_kills_the_engine(server, started):
-    """The defect that the mixin is for; should SGLang lose it, so can we."""
+    """The mixin is a workaround for this defect. If SGLang fixes the defect, the mixin can be removed."""
     made = await server(Stock)
     await cancelled(await running(made, steps=5))
     await asyncio.sleep(5 * STEP_S)

@@ -1,4 +1,4 @@
-"""The two ends of SGLang and vLLM in verl, as fakes: neither engine need be installed."""
+"""Fakes of verl's replica and adapter classes for SGLang and vLLM, so that neither engine has to be installed."""
 
 import asyncio
 import sys

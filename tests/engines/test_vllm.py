@@ -1,7 +1,7 @@
 """Additions of verl-mas to verl's vLLM server, on a fake of it: death, the order of sleep and wake_up, several
 adapters.
 
-On a real server: test_vllm_cpu.
+test_vllm_cpu tests them on a real server.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from verl_mas.errors import EngineLost, RequestError
 
 
 class EngineDeadError(Exception):
-    """vLLM's."""
+    """Stand-in for vLLM's exception of the same name."""
 
 
 class Engine(SleepRecorder):
@@ -138,7 +138,7 @@ async def test_an_abort_does_not_wait_for_requests_in_the_queue_of_the_engine():
 
         async def abort_all_requests(self, reset_prefix_cache, reject_request):
             self.rejecting = reject_request
-            # One that was on its way.
+            # A request that was on its way arrives.
             self.states["late"] = None
             while self.states:
                 await asyncio.sleep(0.001)
@@ -174,7 +174,7 @@ async def test_new_weights_have_a_new_name_and_the_old_number(start):
     await server.generate("before", adapter="a")
     waiting = asyncio.ensure_future(server.generate("during", adapter="a"))
     await asyncio.sleep(0)
-    # The same step again, as after a resumed checkpoint.
+    # Set the same step again, as after a resume from a checkpoint.
     await server.set_global_steps(0)
     await waiting
     seen = dict(server.engine.requests)

@@ -21,7 +21,8 @@ from verl_mas.errors import ConfigError, EngineLost
 
 HERE = Path(__file__).parent
 MISSING = readiness.readiness()
-# Against hanging. Three processes of an engine import vLLM one after another: minutes on a busy machine.
+# A limit against hanging. Three processes of an engine import vLLM one after another, which takes minutes on a busy
+# machine.
 LIMIT = 900.0  # seconds
 needs_vllm = pytest.mark.skipif(bool(MISSING), reason=f"{'; '.join(MISSING)}. {vllm.CPU_FIX}")
 
@@ -135,7 +136,7 @@ def test_replies_that_an_abort_cut_are_continued_with_new_weights(model):
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 0, f"{done.stdout[-4000:]}{done.stderr[-8000:]}"
     seen = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"')))
-    # Four run at once; the last ones were aborted in the queue.
+    # Four requests run at once, so the last two were aborted in the queue.
     assert [len(parts) for parts in seen["versions"]] == [2, 2, 2, 2, 1, 1] and seen["lengths"] == [180] * 6
     assert all(version == 2 for parts in seen["versions"] for _, version in parts[-1:])
     assert max(distance for parts in seen["distances"] for distance in parts) < 1e-5

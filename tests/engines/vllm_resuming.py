@@ -1,6 +1,6 @@
-"""A program of test_vllm_cpu: verl's vLLM server is aborted, gets new weights, and continues its replies; prints how
-far each part's log-probs are from those of the weights that sampled it. There is no Ray: the server lives in this
-process."""
+"""A program of test_vllm_cpu: verl's vLLM server is aborted, gets new weights, and continues its replies. For each part
+of a reply, the program prints the distance between its log-probs and the log-probs under the weights that sampled it.
+The server runs in this process, without Ray."""
 
 import asyncio
 import json
@@ -99,7 +99,7 @@ async def main(path: str) -> dict[str, object]:
         for parameter in new.parameters():
             parameter.mul_(1.2)
     update = sender.update_weights(iter(new.state_dict().items()), global_steps=2)
-    # It blocks its thread while the server's worker takes the weights.
+    # The update blocks its thread while the server's worker takes the weights.
     await asyncio.to_thread(asyncio.run, update)
     await server.set_global_steps(2)
     await server.resume_generation()

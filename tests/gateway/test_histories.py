@@ -36,7 +36,7 @@ def parts(generation: Generation) -> tuple[list[int], list[int]]:
     return ids[:begin], ids[begin:]
 
 
-# -- an engine whose every sampled token is another one ---------------------------------------------------------------
+# -- an engine that never samples the same token twice ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ async def test_an_address_may_lack_the_version_and_have_the_agent(path):
         ask = {"json": {**body(), "model": "gpt-9"}, "headers": key}
         assert (await client.post(f"/agents/critic{path}", **ask)).json()["model"] == "gpt-9"
         assert [reply.agent for reply in team.session.replies] == ["critic"]
-        ask["json"].pop("model")  # as clients of Azure leave it out
+        ask["json"].pop("model")  # clients of Azure omit the model
         assert (await client.post("/deployments/critic/chat/completions", **ask)).json()["model"] == "critic"
 
 

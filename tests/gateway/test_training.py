@@ -1,4 +1,4 @@
-"""Training of a program, as of a native team."""
+"""A program is trained like a native team."""
 
 import os
 

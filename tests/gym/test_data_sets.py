@@ -1,4 +1,4 @@
-"""Every generated data set: its rows and lessons are those of its seed, and no test row is trained on."""
+"""Every generated data set: the seed decides its rows and lessons, and no test row is trained on."""
 
 from dataclasses import replace
 from itertools import islice
@@ -23,7 +23,7 @@ KINDS = {
     "split_clues": ["", "--parts 3 --rounds 2 --decoys 0.5"],
 }
 CASES = [f"{name} {arguments}" for name, kinds in KINDS.items() for arguments in kinds]
-ALL_ROWS = "self_play open_spiel/tic_tac_toe"  # an opening is a row whatever the seed
+ALL_ROWS = "self_play open_spiel/tic_tac_toe"  # each opening is a row, whatever the seed is
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def test_a_lesson_with_an_image_has_the_tokens_and_pixels_of_the_processor(tmp_p
     for lesson, (ids, length) in zip(taught, tokenize(processor, taught), strict=True):
         content = lesson.prompt if lesson.image is None else asked(lesson.image, lesson.prompt)[0]["content"]
         chat = [{"role": "user", "content": content}]
-        for reader in (processor, processor.tokenizer):  # verl renders with one, checks with the other
+        for reader in (processor, processor.tokenizer):  # verl renders with one of them and checks with the other
             text = reader.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
             images = [lesson.image] if lesson.image else None
             assert processor(text=[text], images=images)["input_ids"][0] == ids[:-length]

@@ -35,9 +35,9 @@ B_SERVED, RIGHT_SERVED = replace(SERVED, name="b"), replace(SERVED, name="b", po
         ([A, B], True, ROLLOUT, [24 + 2.5 + 2] * 2),
         ([A], True, ROLLOUT, [24 + 1]),
         ([A, FROZEN], False, ROLLOUT, [24 + 24 + 1]),
-        # Policies start in turn beside the sleeping engines of those before.
+        # Policies start in turn, next to the sleeping engines of the policies that have started.
         ([A, B], False, START, [25, 25 + 2.5 + 1]),
-        # Engines that have their weights stay awake, unless in phases.
+        # An engine that has received its weights stays awake, unless engines are served in phases.
         ([A, B], False, SYNC, [1 + 2.5 + 2 + 1 + 2.5, 1 + 2.5 + 2 + 1 + 24]),
         ([A, B], True, SYNC, [1 + 2.5 + 2 + 1 + 2.5] * 2),
         ([A, B], False, UPDATE, [1 + 2.5 + 1 + 2.5] * 2),
@@ -45,12 +45,12 @@ B_SERVED, RIGHT_SERVED = replace(SERVED, name="b"), replace(SERVED, name="b", po
         # A snapshot gets its weights in a bucket while its engine is awake.
         ([A, FROZEN], False, SYNC, [1 + 2.5 + 2 + 2.5, 2.5 + 1 + 24]),
         ([A, replace(FROZEN, snapshot=True)], False, SYNC, [1 + 2.5 + 2 + 2.5, 24 + 2 + 1 + 24]),
-        # A pool that only trains has no engine, and sends from two buckets. One that only serves has no trainer.
+        # A pool that only trains has no engine, and sends from two buckets. A pool that only serves has no trainer.
         ([LEFT], False, UPDATE, [1]),
         ([LEFT], False, SYNC, [1 + 2 * 2]),
         ([SERVED], False, ROLLOUT, [24]),
         ([SERVED], False, UPDATE, []),
-        # Weights from another pool arrive in two buckets, and a third passes them on, while the other engines serve.
+        # Weights from another pool arrive in two buckets, and a third bucket passes them on, while other engines serve.
         ([SERVED], False, SYNC, [2.5 + 3 * 2]),
         ([SERVED, B_SERVED], False, SYNC, [2.5 + 3 * 2 + 24] * 2),
         # Pools send at the same time, each one policy after another.
@@ -93,7 +93,7 @@ def test_the_host_is_fullest_while_a_tied_model_is_read_or_once_training_has_beg
 
 def test_a_critic_is_loaded_before_its_policy_and_then_waits_on_the_host_if_it_is_offloaded():
     critic = replace(A, optimizer_offload=False)
-    shards = 4 * (65_536 + 4 * 16_384)  # of 64,000 and 9,000 bytes, rounded up
+    shards = 4 * (65_536 + 4 * 16_384)  # tensors of 64,000 and 9,000 bytes, each rounded up to a power of two
     both = Pool([replace(A, critic=critic)], CARD).host(4)
     assert both == {"a model being loaded": 4 * 4 * MODEL.parameters, "critic": shards}
     large = replace(HELD, model=replace(MODEL, tensors=(10**9,), tied=False))

@@ -14,8 +14,8 @@ from verl_mas.planning.path import FUSED
 
 @pytest.fixture
 def read(two) -> Callable[..., Policy]:
-    """Policy `a` of a solver and a verifier on a policy each, on four GPUs. Settings are below `actor_rollout_ref`, or
-    have their whole name."""
+    """Read policy `a` of a team in which the solver and the verifier have a policy each, on four GPUs. Settings are
+    below `actor_rollout_ref`, unless they begin with mas, critic or algorithm."""
 
     def read(**settings: object) -> Policy:
         whole = ("mas", "critic", "algorithm")
@@ -69,7 +69,7 @@ def test_logits_are_copied_at_a_temperature_that_is_not_1_also_at_that_of_an_age
     for hot in ({"rollout__temperature": 0.7}, {**cold, "mas__agents__solver__sampling": {"temperature": 0.7}}):
         training = read(**attention, **hot)
         assert (training.logits, training.logits_update) == (4, 6)
-    # Blocks write the gradient beside the logits.
+    # The computation in blocks needs a second tensor of this size, for the gradient.
     sdpa = {**attention, "model__override_config__attn_implementation": "sdpa"}
     assert read(**sdpa, **cold).logits_update == 4
     fused = read(**attention, **cold, model__use_fused_kernels=True)

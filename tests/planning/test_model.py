@@ -1,4 +1,4 @@
-"""The size of a model is that of the model that transformers makes."""
+"""The computed size of a model equals the size of the model that transformers makes."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 from verl_mas.planning.known_models import KNOWN, known
 from verl_mas.planning.model import size_of
 
-# As published, in billions.
+# Published numbers of parameters, in billions.
 PUBLISHED = {
     "Qwen/Qwen3-0.6B": 0.596,
     "Qwen/Qwen3-1.7B": 1.72,
@@ -48,7 +48,7 @@ def test_heads_are_split_over_tensor_parallel_ranks_and_then_repeated():
 
 
 def test_layers_with_linear_attention_have_no_keys_and_values():
-    """Qwen3.5: one layer of four has them."""
+    """In Qwen3.5, one layer of four has keys and values."""
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 8, "vocab_size": 50}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128}
     assert size_of({"model_type": "qwen3_5_text", **sizes, **heads}).kv_bytes() == 2 * 2 * 2 * 2 * 16
@@ -82,7 +82,7 @@ def test_the_size_is_that_of_a_model_that_is_really_made():
 
 @pytest.mark.parametrize("name", [name for name in KNOWN if "-VL-" in name])
 def test_a_vision_tower_is_that_of_the_class_of_transformers(name):
-    """By its modules on the meta device, at published sizes."""
+    """The modules are made on the meta device, in their published sizes."""
     fields = dict(known(name))
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
     with torch.device("meta"):

@@ -25,7 +25,8 @@ LARGE, SMALL = "+recipe=math/separate_8b", "+recipe=math/separate"
 
 @pytest.fixture
 def finds(monkeypatch):
-    """Lets the package look as if it were installed or not: flash-attn needs CUDA, so it is not."""
+    """Return a function that makes the given packages look installed, and all others not installed. flash-attn needs
+    CUDA, so it is not really installed."""
 
     def finds(*packages: str) -> None:
         for module in (path, engines):
@@ -66,7 +67,7 @@ def test_of_other_machines_flash_attn_is_assumed_unless_this_one_has_gpus(finds,
 @pytest.mark.parametrize("installed", [True, False])
 @pytest.mark.parametrize("disabled", ["0", "1"])
 def test_log_probs_are_those_that_verl_takes(finds, monkeypatch, installed, disabled):
-    """verl's own module, with a package of flash-attn's name whose cross entropy says that it was asked."""
+    """Load verl's own module with a fake package flash_attn, whose cross entropy records that it was called."""
     finds(*["flash_attn"] * installed)
     monkeypatch.setenv(DISABLED, disabled)
     asked = []

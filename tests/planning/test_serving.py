@@ -23,7 +23,8 @@ def test_vllm_takes_its_fraction_of_the_card_and_sglang_of_what_is_free():
 
 
 def test_an_engine_tries_the_largest_image_when_it_starts():
-    """By hand: 16,384 tokens of four patches, and one layer that is 32 wide. vLLM's are in its fraction."""
+    """Computed by hand: 16,384 tokens of four patches each, in one layer of hidden size 32. vLLM takes this memory out
+    of its fraction."""
     image = 2 * 4 * 16_384 * (8 * 32 + 3 * 16)
     caches = [serving.kv_cache(policy, CARD, FREE) for policy in (VLLM, replace(VLLM, model=SEEING))]
     assert caches[0] - caches[1] == image == serving.awake(replace(SGLANG, model=SEEING), 0)["images"]
@@ -68,4 +69,4 @@ def test_sglang_always_has_a_copy_in_host_memory_and_vllm_where_it_keeps_its_wei
 def test_weights_arrive_in_a_bucket_beside_the_largest_tensor_in_float32():
     held = serving.syncing(VLLM)
     assert (held["bucket"], held["gathered tensor"]) == (2 * GIB, 4 * MODEL.largest)
-    assert "bucket" not in serving.syncing(replace(VLLM, trains=False))  # it reads its checkpoint
+    assert "bucket" not in serving.syncing(replace(VLLM, trains=False))  # its engine reads the checkpoint

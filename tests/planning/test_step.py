@@ -22,7 +22,7 @@ from verl_mas.planning.step import (
     usual_step,
 )
 
-# A GPU of 1e12 FLOPs and 1e12 bytes in a second, which uses all of both.
+# A GPU that computes 1e12 FLOPs and reads 1e12 bytes per second, and is fully utilised.
 ASSUMED = Assumed(tflops=1.0, mfu=1.0, bandwidth=1.0, mbu=1.0, launch=0.001, link=1.0)
 STEP = Step(100, 2.0, 2.0, 40, 60, 40, 400, 400, {}, ASSUMED, None)
 POLICY = replace(SMALL, row=512, rows=200.0, updates=2, trainers=4, servers=4, kv_tokens=10**6)
@@ -69,7 +69,7 @@ def test_micro_batches_by_tokens_are_filled_and_others_shrink_with_their_rows():
 
 
 def test_training_is_its_flops_and_a_reference_and_checkpointing_are_passes_more():
-    # Tokens on each GPU, and a forward pass of theirs with flash-attn, which compares each with half of its row.
+    # The tokens on each GPU, and the time of their forward pass. flash-attn compares each token with half of its row.
     tokens, streamed = 200 * 100 / 4, 1000 / 0.8e12
     once = tokens * forward(MODEL, 50) / 1e12
     assert forward(MODEL, 50) == 2 * N + 4 * 4 * 64 * 50

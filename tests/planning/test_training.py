@@ -37,14 +37,14 @@ SHARD = 65_536 + 4 * 16_384  # of 64,000 and 9,000 bytes, each rounded up
     ("moment", "settings", "terms"),
     [
         (at_rest, {}, {"parameters": 4 * N / 4, "Adam": 8 * N / 4}),
-        (partial(at_rest, begun=False), {}, {"Adam": 0}),  # the first step makes it
+        (partial(at_rest, begun=False), {}, {"Adam": 0}),  # the first step makes Adam's state
         (at_rest, AWAY, {"parameters": 0, "Adam": 0}),
         # 16 bytes per parameter, and logits of the longest micro batch.
         (update, AWAY, {"parameters": N, "gradients": N, "Adam": 2 * N, "logits": 4 * 256 * 1000}),
         (update, {}, {"activations": 2 * 4 * 256 * 64}),
-        # The larger of the two counts: here a layer that is computed again, after the logits are dropped.
+        # The larger of two moments counts. Here it is when a layer is computed again, after the logits are dropped.
         (updated, FEW, {"logits": 0, "activations": 2 * 4 * 256 * 64 + 2 * 256 * LAYER}),
-        # 14 and 22 bytes for each of 512 tokens and 1,000 entries, or of all tokens where there are fewer.
+        # An update needs 22 bytes, and scoring 14, for each of 1,000 entries of 512 tokens (or of all, if fewer).
         (updated, FUSED_PATH, {"logits": 22 * 512 * 1000}),
         (scored, FUSED_PATH, {"logits": 14 * 100 * 1000}),
         (update, {"checkpointing": False}, {"activations": 4 * 2 * 256 * LAYER}),
@@ -110,7 +110,8 @@ def test_the_gradient_of_the_head_is_whole_until_it_is_divided():
     forward, both = (step(POLICY)["gathered layers"] for step in (log_probs, update))
     assert both - forward == 2 * 64_000
     assert update(replace(POLICY, adapter=8000))["gathered layers"] == forward
-    # 2,000 elements join the tower to the text model. A layer of the text model has fewer, as the tower has a part.
+    # 2,000 elements join the tower to the text model. The layers of the text model are smaller than those of MODEL,
+    # because 10,000 of the parameters are in the tower.
     assert gathered(replace(POLICY, model=SEEING)) == 2 * (64_000 + 2_000 + 2 * (N - 10_000 - 64_000) // 4)
 
 
@@ -135,7 +136,8 @@ def test_a_checkpoint_has_what_is_saved(settings, size):
 
 
 def test_a_critic_beside_a_policy_is_a_second_model_without_logits():
-    """By hand: 4 N of parameters and 8 N of Adam stay on the GPUs for each, and one of both computes at a time."""
+    """Computed by hand: for each of the two models, 4 N bytes of parameters and 8 N bytes of Adam's state stay on the
+    GPUs. Only one model computes at a time."""
     own = replace(POLICY, update_tokens=2048, log_prob_tokens=2048, logits=0, logits_update=0)
     both = replace(POLICY, critic=own)
     assert at_rest(both)["critic"] == (4 + 8) * N / 4

@@ -1,4 +1,4 @@
-"""What tests of recipes share."""
+"""Fixtures of the tests of recipes."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from verl_mas.checks import machine
 
 @pytest.fixture(autouse=True)
 def a_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The checks find enough GPUs, which the machine of the tests does not have."""
+    """Let the checks accept any number of GPUs, because the machine of the tests has too few."""
     monkeypatch.setattr(machine, "available", lambda config: None)
     yield
     GlobalHydra.instance().clear()

@@ -1,4 +1,4 @@
-"""What every recipe for GPUs has in common, of every file that is one."""
+"""Properties that all recipes for GPUs have in common, tested on each of their files."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from verl_mas.planning.model_folder import has_own_head
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 FUSED = {False: {("fsdp2", True)}, True: {("fsdp2", False), ("fsdp", True)}}
-# Of which other files are made.
+# Files that only other files include.
 PARTS = {"common", "roles"}
 RUNS = sorted(
     str(file.relative_to(RECIPES).with_suffix(""))
@@ -50,10 +50,10 @@ def test_a_gpu_recipe_is_accepted_and_bounds_memory_evaluations_and_disk(recipe,
         assert rollout.calculate_log_probs and rollout.log_prob_use_dynamic_bsz and actor.use_dynamic_bsz
         assert min(rollout.log_prob_max_token_len_per_gpu, actor.ppo_max_token_len_per_gpu) >= row
         assert model.use_remove_padding and model.enable_gradient_checkpointing
-        # With FSDP2 fused kernels cannot read an output layer with weights of its own.
+        # With FSDP2, fused kernels cannot read an output layer that has its own weights.
         assert (actor.strategy, model.use_fused_kernels) in FUSED[has_own_head(model)]
         assert actor.fsdp_config.optimizer_offload
-        # What is installed decides.
+        # Recipes do not set the attention: it depends on the installed packages.
         assert not model.override_config
     assert (config.data.val_batch_size, config.trainer.max_actor_ckpt_to_keep) == (512, 2)
     engines = [run.view(name).value("rollout.gpu_memory_utilization") for name in local_policies(run.mas)]
@@ -65,7 +65,7 @@ def test_no_two_gpu_recipes_write_into_one_folder():
     assert len(set(folders)) == len(RUNS) >= 16
 
 
-# Each of a kind in CI, and every night all.
+# CI runs these recipes, one of each kind, and the nightly job runs all recipes.
 WITH_SGLANG = {"math/adapters", "math/separate", "search/shared"}
 assert set(RUNS) >= WITH_SGLANG
 

@@ -7,7 +7,7 @@ from verl_mas.cli import data, retriever
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
-# Too short to learn anything.
+# This warm-up is too short to learn anything.
 BRIEF = ["--warm-up", "steps=20", "batch=16", "lessons=500"]
 SMALL = [
     "data.train_batch_size=4",
@@ -33,7 +33,7 @@ def of(folder, *overrides):
 
 
 def steps(main_ppo, folder, recipe, own, present):
-    """Two steps, in which these metrics are present; no session was lost."""
+    """Run two steps, in which these metrics are present and no session is lost. Return the metrics of step 1."""
     done = main_ppo(folder / "run", *own, recipe=recipe)
     assert done.exit_code == 0, done.output[-6000:]
     assert present <= done.steps[1].keys() | done.steps[2].keys()

@@ -26,8 +26,8 @@ def of_puzzle(puzzle, **size):
 
 
 def lengths(folder, lessons, *vocabulary):
-    """Return the numbers of tokens of the prompts, and those of the replies, with a tiny model's tokenizer of the
-    lessons."""
+    """Return the token counts of the prompts, and the token counts of the replies, with a tokenizer that is made from
+    the lessons."""
     prompts, replies = [lesson.prompt for lesson in lessons], [lesson.reply + TURN_END for lesson in lessons]
     shown = [text for lesson in lessons for text in (lesson.prompt, lesson.reply)]
     model = tiny_model(folder, hidden=16, layers=1, tokenizer=byte_tokenizer(shown, *vocabulary))

@@ -14,7 +14,7 @@ from verl_mas.planning.step import Assumed
 RECIPES = Path(__file__).parents[2] / "recipes"
 ROW = re.compile(r"^\| [^|]+ \| `(\+[^`]+)` \| (\d+) x (\d+) GB \| ([^|]+) \| [^|]+ \| (\w+) \|$", re.MULTILINE)
 PAGES = [ROW.findall(page.read_text()) for page in sorted(RECIPES.glob("*/README.md"))]
-# The first of each page in CI, and every night all.
+# CI runs the first row of each page, and the nightly job runs all rows.
 ROWS = [
     pytest.param(*row, id=row[0], marks=[pytest.mark.nightly] if place else [])
     for rows in PAGES
@@ -54,7 +54,7 @@ def test_a_row_of_a_page_has_the_number_of_the_plan_and_it_fits(arguments, gpus,
     sdpa = "++actor_rollout_ref.model.override_config.attn_implementation=sdpa"
     without, report = plan_command([*arguments.split(), sdpa], hardware)
     assert without is not None and without.fits, f"without flash-attn: {report.problems}"
-    # A run on GPUs has numbers of its own, and changes this test.
+    # So far, no row has measured numbers. After a run on GPUs, this test has to be changed.
     assert status == "planned"
 
 

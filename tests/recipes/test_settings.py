@@ -13,7 +13,7 @@ from verl_mas.workflow.base import agents_of, resolve
 
 
 def expanded(text):
-    """`a{b,c}` is `ab` and `ac`."""
+    """Expand braces: `a{b,c}` becomes `ab` and `ac`."""
     head, _, rest = text.partition("{")
     words, closed, tail = rest.partition("}")
     if not closed or not words:
@@ -32,7 +32,7 @@ def by_arguments():
 
 
 def at(found, path):
-    """An attribute or a key at each name of the path."""
+    """Return the value at a path, in which each name is an attribute or a key."""
     return reduce(lambda of, name: of[name] if isinstance(of, Mapping) else getattr(of, name), path.split("."), found)
 
 

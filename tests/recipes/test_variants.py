@@ -1,4 +1,4 @@
-"""What the variants of a recipe have in common, and in what they differ: who is trained, on which policies."""
+"""Variants of a recipe: their common settings, and their differences in trained agents and policies."""
 
 import pytest
 from recipe_configs import accepted, composed
@@ -80,7 +80,7 @@ SEPARATE, LOOKUP = "+recipe=leader_workers/separate_4b", "+platform=cpu +mas=sha
 def test_who_is_trained_is_one_word(command, agents):
     team = validate(composed(command))
     assert {name for name, agent in agents_of(team).items() if agent.trainable} == agents
-    # With an LLM per role the other one has no optimiser.
+    # If each role has its own LLM, the LLM of the role that is not trained has no optimiser.
     assert set(Run(None, team).trained) == (agents if command.startswith(SEPARATE) else {"main"})
 
 

@@ -13,7 +13,8 @@ from verl_mas.workflow import Outcome
 
 @pytest.fixture
 def playing(make):
-    """Make the groups of a worker, which records its sessions. A session takes `ticks()`; those of `failing` fail."""
+    """Make the groups of a worker, and record their sessions. A session takes `ticks()` rounds of the event loop, and
+    sessions of the task `failing` fail."""
 
     def playing(at_once, sizes, ticks=lambda: 1, failing=None):
         seen = SimpleNamespace(now=0, most=0, ran=[])
@@ -32,7 +33,7 @@ def playing(make):
             return Outcome(reward=0.0)
 
         it = make(ticked, at_once=at_once, faults=FaultSpec(then="fail_group", retries=0))
-        it.worker.trajectories = None  # a session that is recorded has left its place already
+        it.worker.trajectories = None  # a session frees its place before it is recorded
         prompt = {"agent_name": "mas", "global_steps": 1, "extra_info": {}, "raw_prompt": []}
         prompts = [{**prompt, "uid": str(uid), "__rollout_n__": size} for uid, size in enumerate(sizes)]
         seen.worker, seen.groups = it.worker, [it.worker._run_group(each, validate=False) for each in prompts]  # noqa: SLF001

@@ -60,7 +60,7 @@ def test_whatever_code_of_others_raises_ends_its_session_or_is_the_result_of_its
     OmegaConf.update(it.worker.config, "actor_rollout_ref.rollout.multi_turn.max_parallel_calls", 2)
     monkeypatch.setattr(it.worker, "_compute_score", case.score)
     monkeypatch.setattr(module.os, "_exit", raises(AssertionError))
-    # Not in the main thread, where KeyboardInterrupt is the user's.
+    # Use another thread, because a KeyboardInterrupt in the main thread is the user's.
     run = Thread(target=it.run, daemon=True)
     run.start()
     run.join(30)

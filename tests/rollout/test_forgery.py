@@ -14,7 +14,7 @@ from verl_mas.workflow.marks import marks_in, marks_of, plain_request
 sys.path.append(str(Path(__file__).parents[1]))
 from workflow.test_marks import FAMILIES, tokenizer_of
 
-# Parts as they are; names and keys as tags; calls as Qwen3-Coder writes them.
+# A template that writes parts unchanged, names and keys as tags, and calls in the format of Qwen3-Coder.
 CONTENT = """{% macro text(content) %}{% if content is string %}{{ content }}{% else %}{% for part in content %}
 {{- '<|image_pad|>' if part.type == 'image' else part.text }}{% endfor %}{% endif %}{% endmacro %}"""
 CODER = (
@@ -27,7 +27,7 @@ CODER = (
 {%- endfor %}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"""
 )
 TEMPLATES = {"coder": ("qwen3", CODER), **{name: (name, FAMILIES[name]["template"]) for name in FAMILIES}}
-COMPOSITIONS = 100_000  # of the nightly test, over all templates
+COMPOSITIONS = 100_000  # total of the nightly test, over all templates
 
 
 class Case:

@@ -113,7 +113,7 @@ async def test_a_stop_string_that_an_abort_cuts_in_two_still_ends_the_reply(engi
         return await call
 
     whole = await reply(0)
-    # The first pair of tokens that is not there before.
+    # Use the first pair of tokens whose text does not occur before it.
     text = [tokenizer.decode([token]) for token in whole.token_ids]
     end = next(end for end in range(12, 40) if "".join(text[end - 2 : end]) not in "".join(text[: end - 1]))
     stop = "".join(text[end - 2 : end])
@@ -202,7 +202,7 @@ def test_without_max_tokens_a_reply_in_parts_is_as_long_as_one_in_one_part(limit
     reply, requests = scripted(*replies, **settings)
     assert requests[1]["sampling_params"]["max_tokens"] == 1
     assert len(reply.token_ids) == most
-    # Aborted with its last token: there is nothing left to ask for.
+    # A reply that is aborted at its last token is complete, so no further request is sent.
     reply, requests = scripted(([9] * most, "aborted"), **settings)
     assert (len(requests), reply.stop_reason, len(reply.token_ids)) == (1, "length", most)
 
@@ -234,7 +234,7 @@ def test_the_client_cuts_a_reply_at_a_stop_string_that_begins_before_an_abort(to
     assert tokenizer.decode(reply.token_ids) == "so it is <end>"
     assert (reply.stop_reason, len(reply.log_probs)) == ("stop", len(reply.token_ids))
     assert reply.extra_fields["versions"] == [[len(first), 1], [2, 8], [1, 9]]
-    # One that lies in the rest as a whole ends it in the engine.
+    # If the whole stop string is in the rest, the engine itself ends the reply.
     reply, _ = scripted((first, "aborted"), (rest, "completed"), name=name, params={"stop": "more"})
     assert tokenizer.decode(reply.token_ids) == "so it is <end> and more"
 
@@ -253,7 +253,7 @@ def test_routed_experts_are_those_of_the_weights_that_sampled_the_tokens():
     def part(tokens, rows, value):
         return TokenOutput(token_ids=tokens, routed_experts=np.full((rows, 1), value))
 
-    # A prompt of two tokens; the last token of a request has none.
+    # The prompt has two tokens. The last token of a request has no routed experts.
     parts = [part([1, 2], 3, 1), part([], 3, 7), part([3, 4, 5], 6, 2)]
     reply = ResumedReply([8, 9], {}, OmegaConf.create(ROLLOUT), str, [1, 2, 3, 4, 5], parts)
     assert reply.joined().routed_experts[:, 0].tolist() == [1, 1, 1, 2, 2, 2]

@@ -48,7 +48,7 @@ def session_rows(policy, play, tokenizer):
 
 def test_a_branching_session_field_by_field(session_rows, tokenizer):
     rows, server = session_rows
-    # They stay on the server that has their prefix.
+    # All requests of an agent have the same id, so they stay on the server that has their prefix.
     assert set(server.requests) == {"u_1_planner", "u_1_doer"}
     assert [str(row.key) for row in rows] == [f"u_1_{index}" for index in range(24)]
     for index, row in enumerate(rows):

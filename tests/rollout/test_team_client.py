@@ -49,7 +49,7 @@ async def test_every_request_names_the_adapter_however_it_gets_its_server(sliced
     [(_, sent)] = behind.generate.calls
     assert output.token_ids == [1]
     assert (sent["adapter"], sent["prompt_ids"], sent["sampling_params"]) == ("verifier", [5], {"top_k": 3})
-    # The time slice is that of the base, which has the engines.
+    # The request enters the time slice of the base, which has the engines.
     assert [call for call, _ in slices.enter.calls] == [("main",)] * sliced
     assert len(slices.leave.calls) == sliced
     # With one server there is nothing to balance.
@@ -171,7 +171,7 @@ async def test_requests_pass_an_open_gate_at_once_and_a_closed_one_in_their_orde
     gate.open()
     await asyncio.gather(*waiting)
     assert (passed, gate.closings) == (["early", 0, 1, 2], 1)
-    # One waits again if the gate closes before it is through.
+    # A request waits again if the gate closes before the request has passed.
     gate.close()
     late = asyncio.ensure_future(request("late"))
     await asyncio.sleep(0)

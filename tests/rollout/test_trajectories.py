@@ -118,7 +118,7 @@ def test_sessions_are_sampled_the_same_way_every_time_and_clipped(tmp_path):
     ("rewards", "kept"),
     [
         ([0.5, 1.0, 0.25, 0.75], [(1, 1.0), (2, 0.25)]),
-        ([0.5] * 4, [(0, 0.5), (3, 0.5)]),  # two records that show it
+        ([0.5] * 4, [(0, 0.5), (3, 0.5)]),  # two records show that all rewards are equal
         ([0.0, 1.0], []),
     ],
 )

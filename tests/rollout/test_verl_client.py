@@ -154,7 +154,8 @@ def test_a_row_is_of_one_temperature_and_none_goes_on_after_a_reply_without_an_e
     assert [[reply.turn for reply in row.replies] for row in rows] == [[0], [1, 2], [3]]
     assert [row.generation.temperature for row in rows] == [1.0, 0.5, 1.0]
     prompts = [tokenizer.decode(call["prompt_ids"]) for call in server.calls]
-    # The tokens so far are the next row's prompt, and after the reply that was cut its text is, with an end of turn.
+    # The prompt of the next row begins with the tokens so far. After a cut reply, it begins with the text instead, in
+    # which an end of turn follows the reply.
     before = output_of(rows[0].generation).prompt_ids
     assert server.calls[1]["prompt_ids"][: len(before)] == before
     assert "assistant\nCC<|im_end|>" in prompts[3] and "BB" + tokenizer.eos_token in prompts[3]
@@ -256,7 +257,7 @@ def test_under_full_determinism_every_request_has_an_id_of_its_own(policy, ask):
     ("limit", "reason"), [({"max_tokens": 3}, "length"), ({"max_tokens": 6}, "length"), ({"max_tokens": 7}, "stop")]
 )
 def test_a_cut_reply_is_known_although_verls_vllm_has_one_word_for_both(policy, ask, limit, reason):
-    client, _ = policy(lambda p, n: "abcdef")  # and the token that ends it
+    client, _ = policy(lambda p, n: "abcdef")  # six tokens, and the token that ends the reply
     [generation] = ask(client, sampling=limit)
     assert generation.stop_reason == reason
 

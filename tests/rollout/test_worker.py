@@ -345,14 +345,14 @@ def test_calls_of_tools_reach_the_row_the_reward_function_the_counts_and_the_rec
 
 
 def test_what_only_the_collector_can_free_lives_until_a_step_ends(make, monkeypatch):
-    monkeypatch.setattr(gc, "freeze", lambda: None)  # it would be for good
+    monkeypatch.setattr(gc, "freeze", lambda: None)  # a freeze would last beyond this test
     before = gc.get_threshold()
     try:
         module.collect_between_steps()
         assert gc.get_threshold() == (*before[:2], module.NEVER)
         session = type("Session", (), {})()
         session.itself, alive = session, weakref.ref(session)
-        gc.collect(1)  # no longer young
+        gc.collect(1)  # moves the session out of the young generation
         del session
         gc.collect(1)
         assert alive() is not None

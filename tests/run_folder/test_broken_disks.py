@@ -1,4 +1,4 @@
-"""A write that meets a full disk or a wrong clock is an error, or can be read in its order; no other file is left."""
+"""On a full disk or with a wrong clock, a write raises an error or can be read in its order. No other file is left."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ class Files:
 
 
 class Metrics(Files):
-    """Each step is that of a run that resumes."""
+    """Metrics, of which a resumed run writes each step."""
 
     def write(self, number: int) -> None:
         MetricsFile(self.folder, number - 1).log({"x": number}, number)

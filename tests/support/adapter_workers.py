@@ -1,4 +1,4 @@
-"""Workers of a base with adapters, and verl's own worker with LoRA beside them, in plain processes, without Ray.
+"""Workers of a base with adapters, and verl's own worker with LoRA to compare with, in plain processes without Ray.
 
 Run as a program, this file writes what it finds with one and with two workers into a folder. It imports verl once, and
 forks the workers.

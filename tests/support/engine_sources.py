@@ -1,4 +1,4 @@
-"""Sources of engines that a test puts in place of installed ones."""
+"""Sources of engines that a test uses in place of installed engines."""
 
 from verl_contract import sources
 

@@ -38,7 +38,7 @@ ESCAPES: Sequence[Callable[[], object]] = [
 
 
 class Raising(Workflow):
-    """A team of which every other session raises the next of `ESCAPES`, at the next of `PLACES`."""
+    """A team in which every other session raises the next exception of `ESCAPES`, at the next place of `PLACES`."""
 
     agents = ("writer", "copier")
 

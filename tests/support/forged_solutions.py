@@ -1,5 +1,5 @@
-"""Programs that try to pass tests without solving them: those of tests/environment/execution, and families of programs
-that differ in a line."""
+"""Programs that try to pass tests without solving them: the programs of tests/environment/execution, and families of
+programs that differ in a line."""
 
 from pathlib import Path
 

@@ -32,7 +32,7 @@ Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "tests" / "gateway"
 TASK = Task([{"role": "user", "content": "What is 2 + 3?"}], ground_truth="5")
-# By program, and then by agent.
+# Scripted replies by program, and then by agent.
 REPLIES: Mapping[str, Mapping[str, Sequence[str | Json]]] = yaml.safe_load((HERE / "replies.yaml").read_text())
 ENVIRONMENT, WITH_OPENAI_2 = ROOT / ".venv-frameworks", ROOT / ".venv-frameworks-openai-2"
 ENVIRONMENTS = {"": ENVIRONMENT} | {name: ROOT / f".venv-frameworks-{name}" for name in ("openai-2", "openai-0")}

@@ -15,7 +15,7 @@ NAME = f"{__name__}:InProcess"
 
 
 class InProcess:
-    """`ran` lists every (program, input)."""
+    """The executor. `ran` lists the program and the input of every run."""
 
     def __init__(self, settings: Execution):
         self.ran: list[tuple[str, str]] = []

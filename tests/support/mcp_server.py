@@ -70,7 +70,8 @@ def main(kind: str) -> None:
         sys.exit("no licence")
     if kind == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        # A process in the server's group, one that left it, and one that left it and lost its parent.
+        # A process in the server's group, a process that left the group, and a process that left the group and lost its
+        # parent.
         pids.append(subprocess.Popen(SLEEPER).pid)
         pids.append(subprocess.Popen(SLEEPER, start_new_session=True).pid)
         orphan = f"import subprocess; print(subprocess.Popen({SLEEPER!r}, stdout=2, start_new_session=True).pid)"

@@ -1,6 +1,6 @@
-"""Environments of OpenEnv behind one server, and its own client that plays them. It runs in the environment of OpenEnv,
-whose packages do not fit in that of the tests: `python openenv_server.py PORT ENVIRONMENTS`; `... URL`, with the seed
-and the actions of each episode as JSON."""
+"""Environments of OpenEnv behind one server, and OpenEnv's own client, which plays them. Both run in the Python
+environment of OpenEnv, whose packages conflict with those of the tests. `python openenv_server.py PORT ENVIRONMENTS`
+starts the server. `python openenv_server.py URL` plays episodes, with the seeds and actions that stdin has as JSON."""
 
 import json
 import os
@@ -28,7 +28,7 @@ class Hint(Observation):
 
 
 class Guessing(Environment):
-    """A number of one digit, in five guesses. A wrong guess costs 0.1."""
+    """A player guesses a digit, with five guesses by default. A wrong guess costs 0.1."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
     open = 0
@@ -135,7 +135,7 @@ def serve(port, environments):
 
 
 def play(url, episodes):
-    """The summed reward and the number of refused actions of each episode, by OpenEnv's own client."""
+    """Play episodes with OpenEnv's own client. Print the summed reward and the number of refused actions of each."""
     results = []
     with GenericEnvClient(base_url=url).sync() as client:
         for seed, actions in episodes:

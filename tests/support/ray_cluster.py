@@ -25,7 +25,7 @@ class RayCluster:
         self._own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
     def __enter__(self) -> RayCluster:
-        # The paths of Ray's sockets may be no longer than about a hundred characters: no folder of pytest's.
+        # The paths of Ray's sockets may have only about a hundred characters, so a folder of pytest would be too long.
         self._folder = tempfile.mkdtemp(prefix="verl-mas-ray-")
         self._environment = os.environ | self._own
         command = [sys.executable, __file__, self._folder, self._python]
@@ -41,7 +41,7 @@ class RayCluster:
         new = {key: value for key, value in environment.items() if self._environment.get(key) != value}
         new.pop("PYTEST_CURRENT_TEST", None)
         overrides = [f"++ray_kwargs.ray_init.runtime_env.env_vars.{key}='{value}'" for key, value in new.items()]
-        # Ray refuses these from a driver that connects to a cluster.
+        # Ray refuses these settings from a driver that connects to a cluster.
         overrides += ["ray_kwargs.ray_init.num_cpus=null", "ray_kwargs.ray_init.num_gpus=null"]
         return {**environment, **self._own}, overrides
 
@@ -67,7 +67,7 @@ def head(folder: str, python: str) -> None:
     """Print the address. For each line of stdin, wait for all actors to end, and print those that do not."""
     import ray
 
-    # Ray prints, too.
+    # Ray prints to stdout, too. So answers go to a copy of stdout, and all other output to stderr.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     sys.executable = python

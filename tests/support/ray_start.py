@@ -27,7 +27,7 @@ class RayStart:
     def __init__(self, python: str):
         """`python` starts its workers."""
         self._python = python
-        # The paths of Ray's sockets may be no longer than about a hundred characters: no folder of pytest's.
+        # The paths of Ray's sockets may have only about a hundred characters, so a folder of pytest would be too long.
         self._folder = Path(tempfile.mkdtemp(prefix="verl-mas-start-"))
         self.environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"} | {
             "RAY_TMPDIR": str(self._folder),

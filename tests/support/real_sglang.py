@@ -30,13 +30,13 @@ ENVIRONMENT = {
 }
 OPTIONS = {
     "device": "cpu",
-    # None of these calls a kernel.
+    # None of these backends calls a kernel.
     "attention_backend": "torch_native",
     "sampling_backend": "pytorch",
     "lora_backend": "torch_native",
     "grammar_backend": "none",
     "disable_custom_all_reduce": True,
-    # These two need CUDA. Without a memory saver, releasing and resuming memory are accepted but free nothing.
+    # These two features need CUDA. Without a memory saver, releasing and resuming memory are accepted but free nothing.
     "enable_memory_saver": False,
     "disable_overlap_schedule": True,
     # The default is half of the machine's memory.

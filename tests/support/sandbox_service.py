@@ -53,7 +53,7 @@ def runs(question: Question) -> Response:
 
 @dataclass
 class Service:
-    """`plan` has the answers to the next requests; then `answer` answers."""
+    """The service. `plan` has the answers to the next requests; `answer` answers the requests after them."""
 
     answer: Answer = runs
     plan: list[Answer] = field(default_factory=list)

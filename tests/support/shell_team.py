@@ -1,5 +1,5 @@
-"""A program that asks its agent once and runs each argument in a shell. It writes what those that begin with `outcome`
-print."""
+"""A program that asks its agent once and runs each argument in a shell. The output of an argument that begins with
+`outcome` is written as the outcome."""
 
 import os
 import subprocess

@@ -5,7 +5,7 @@ from dataclasses import replace
 from verl_mas.planning.load import Policy
 from verl_mas.planning.model import ModelSize, Vision
 
-# One embedding of 1,000 x 64, and four layers of 9,000.
+# One embedding of 1,000 x 64 elements, and four layers of 9,000 elements each.
 MODEL = ModelSize(
     tensors=(64_000, 9_000, 9_000, 9_000, 9_000),
     layers=4,
@@ -19,7 +19,7 @@ MODEL = ModelSize(
     tied=True,
     linear=(("layers.0.q_proj", 600), ("layers.0.o_proj", 400), ("lm_head", 1064)),
 )
-# The same, of which 10,000 are a vision tower with two layers.
+# The same number of parameters, of which 10,000 are in a vision tower with two layers.
 VISION = Vision(layers=2, hidden=32, intermediate=16, merged=4, pixels=100, layer=4_000)
 SEEING = replace(MODEL, tower=10_000, vision=VISION)
 N = 100_000

@@ -33,10 +33,9 @@ class Code:
 
 
 class Count(World):
-    """Players add digits in turn, or at once in `both`, until `steps` are played; each earns its digits, and chance
-    adds one of 0 to 9 at every step of `chance`. A digit above 5 is illegal and
-    costs 1. Tiny models have letters for digits. `free` lists no
-    legal actions."""
+    """Players add digits in turn (in the world `both` at once), until `steps` steps are played. Each player earns its
+    digits. In the world `chance`, each step also adds a random digit to the reward of `left`. A digit above 5 is
+    illegal and costs 1. Tiny models have letters for digits. The world `free` lists no legal actions."""
 
     @classmethod
     def players(cls, setup: Setup) -> Sequence[str]:

@@ -48,8 +48,8 @@ class Signals(ParallelEnv[str, dict[str, str], int]):
 
 
 class Changing(AECEnv[Any, Any, int], EzPickle):
-    """The acting agent earns its action plus a random number. Agent 3 dies after its first turn; `late` joins after
-    two."""
+    """The acting agent earns its action plus a random number. Agent 3 dies after its first turn, and `late` joins after
+    two turns."""
 
     metadata = {"name": "changing"}  # noqa: RUF012
     turns: tuple[Any, ...] = ("a b", 3, "a b", "late", "late", "a b")

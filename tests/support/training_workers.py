@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 ROWS, UPDATES = 7, 2
-PADDING_TOKENS = 128  # of verl's padding rows
+PADDING_TOKENS = 128  # length of verl's padding rows
 
 
 class Updated(TypedDict):
@@ -33,8 +33,8 @@ class Updated(TypedDict):
     log_probs: list[torch.Tensor]  # of the first worker
     weights: dict[str, torch.Tensor]
     metrics: dict[str, list[float]]
-    trees: int  # micro batches in which what rows share was computed once
-    work: float  # of a token
+    trees: int  # micro batches in which shared prefixes were computed once
+    work: float  # estimated work per token
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Variant:
 
 
 def updates(model: Path, variants: Mapping[str, Variant], workers: int = 1) -> dict[str, Updated]:
-    """One training step of each variant on the same rows and weights, by so many workers."""
+    """Run one training step of each variant on the same rows and weights, with `workers` processes."""
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}", __file__]
@@ -76,7 +76,7 @@ def _step(model: str, variant: Variant) -> Updated:
     from verl_mas.trainer.batching import fixed_sizes, plan, spread_padding
     from verl_mas.trainer.policies.worker import PolicyWorker
 
-    # Adam turns the rounding of a gradient near zero into a whole step; this does not.
+    # Adam turns the rounding of a gradient near zero into a whole step. SGD does not.
     sgd = (f"{ACTOR}.optim.optimizer=SGD", f"{ACTOR}.optim.lr=0.5")
     composed = compose(["+platform=cpu", "+recipe=first_run/laptop", f"{MODEL}.path={model}", *sgd, *variant.settings])
     section, temperatures = composed.actor_rollout_ref, variant.temperatures
@@ -135,8 +135,9 @@ def _weights(engine: BaseEngine) -> dict[str, torch.Tensor]:
 
 
 def row(number: int, temperature: float) -> dict[str, torch.Tensor]:
-    """Random, the same for the same number; numbers from ROWS on are verl's padding rows. Every other row is a
-    conversation: tokens of its reply are somebody else's, and some rows have a first turn in common."""
+    """Make a random row; the same number always gives the same row. Numbers from ROWS on give verl's padding rows.
+    Every other row is a conversation, in which some tokens of the reply are not trained. Some rows share a first
+    turn."""
     if number >= ROWS:
         return fields([1] * (PADDING_TOKENS - 1), [1], 0, 0.0, temperature)
     group, drawn = random.Random(f"group {number // 3}"), random.Random(number)

@@ -25,7 +25,8 @@ def ask(gateway: Any, model: str, messages: list[Any]) -> Any:
 
 
 def pair(task: Any, gateway: Any) -> Any:
-    """The writer answers twice in one conversation; the answer is that of the copier, who has read the second one."""
+    """The writer replies twice in one conversation. The copier reads the second reply, and its own reply is the team's
+    answer."""
     history = list(task.messages)
     for _ in range(2):
         reply = ask(gateway, "writer", history)
@@ -81,7 +82,7 @@ def killed(task: Any, gateway: Any) -> None:
 
 
 def babbles(task: Any, gateway: Any) -> None:
-    """Write into every pipe of the process, of which one is for outcomes, and stay."""
+    """Write into every pipe of the process, including the pipe for outcomes, and do not end."""
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/self/fd/{descriptor}").startswith("pipe"):

@@ -69,7 +69,8 @@ def write_metrics(folder: Path, steps: int = 3, equal: Sequence[str] = ()) -> Pa
 
 
 def write_timeline(folder: Path, steps: Iterable[int], started: bool = False) -> None:
-    """A step lasts ten seconds: sampling takes two of them, an update three. `started`: with the start, of six."""
+    """Write the timeline of steps of ten seconds: sampling takes two seconds, an update three. `started`: also write a
+    start of six seconds."""
     lines, steps = ["["], list(steps)
     if started:
         at = 10.0 * steps[0] - 6

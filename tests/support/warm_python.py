@@ -42,7 +42,7 @@ WORKER = (
     "verl_mas.rollout.worker",
     "verl_mas.engines.transformers.server",
 )
-# Python and torch read these when they start: processes that differ in one have different templates.
+# Python and torch read these variables when they start, so processes with different values have different templates.
 AT_START = ("OMP_NUM_THREADS", "PYTHONHASHSEED")
 # Variables that differ between drivers, or between workers of one run. No import reads them.
 OF_A_PROCESS = frozenset(
@@ -61,7 +61,7 @@ class WarmPython:
     """A context with an `executable`. No process that it started outlives it."""
 
     def __enter__(self) -> WarmPython:
-        # A socket's path may be no longer than about a hundred characters: no folder of pytest's.
+        # A socket's path may have only about a hundred characters, so a folder of pytest would be too long.
         self._folder = Path(tempfile.mkdtemp(prefix="verl-mas-warm-"))
         self.executable = self._folder / "python"
         address = str(self._folder / "socket")
@@ -98,12 +98,12 @@ def serve(address: str) -> None:
 
 
 class Templates:
-    """The server's ends of the templates. A template ends its processes, and itself, when its end is closed."""
+    """The server's sockets to the templates. When its socket is closed, a template ends its processes and itself."""
 
     def __init__(self) -> None:
         self._with_libraries: dict[tuple[str | None, ...], socket.socket] = {}
         self._with_verl: OrderedDict[tuple[object, ...], socket.socket] = OrderedDict()
-        # They end when the last of their processes does.
+        # A retired template ends when the last of its processes ends.
         self._retired: list[socket.socket] = []
 
     def of(self, argv: list[str], environment: dict[str, str]) -> socket.socket:
@@ -141,7 +141,7 @@ def to_import(argv: list[str], environment: dict[str, str]) -> tuple[str, ...]:
 
 
 def hand_over(template: socket.socket, message: bytes, descriptors: list[int]) -> None:
-    # Where the template has ended, closing the descriptors tells the client.
+    # If the template has ended, the client notices it because the descriptors are closed.
     with contextlib.suppress(BrokenPipeError):
         socket.send_fds(template, [message], descriptors)
     for descriptor in descriptors:
@@ -231,7 +231,7 @@ def import_modules(names: Iterable[str]) -> None:
     names = [task.joinpath("comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
     others = [name for name in names if name != "jemalloc_bg_thd"]
     assert len(others) == 1, f"threads {others}"
-    # Otherwise the collector writes to the pages that the processes share.
+    # Without a freeze, the collector would write to the pages that the processes share, and so copy them.
     gc.collect()
     gc.freeze()
 

@@ -1,6 +1,6 @@
 """Writes down what the engines of a separate run have, and what they do while policies are trained.
 
-Loaded by verl in every process, through VERL_USE_EXTERNAL_MODULES.
+verl loads this file in every process, through VERL_USE_EXTERNAL_MODULES.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """Run `verl-mas check` on a sound command line that is followed by the arguments of a case.
 
-Also every setting of verl and of a team, with values that it refuses and values that it takes.
+This file also lists every setting of verl and of a team, with values that the setting refuses and values that it takes.
 """
 
 import functools

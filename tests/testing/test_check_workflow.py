@@ -76,7 +76,7 @@ class Idle(Team):
     [
         (Swallowing, "a refused act", "swallowed"),
         (Idle, "good replies", "no agent acted"),
-        # Any case: on a busy machine, the watching thread may miss some cases.
+        # The defect may be found in any case, because the watching thread may miss some cases on a busy machine.
         (Blocking, "", f"{__file__}:{Blocking.run.__code__.co_firstlineno + 2} blocks the event loop"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

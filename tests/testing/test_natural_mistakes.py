@@ -1,5 +1,5 @@
-"""Natural mistakes in a team's code and in arguments of `verl-mas try`: each gets one message, and none is accepted
-silently. Wrong settings of a command are in `tests/checks`."""
+"""Natural mistakes in a team's code and in arguments of `verl-mas try`: each mistake gets one message, and no mistake
+is accepted silently. `tests/checks` tests wrong settings of commands."""
 
 import json
 from pathlib import Path

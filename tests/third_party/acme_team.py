@@ -1,4 +1,4 @@
-"""A third-party package that adds one entry of each kind; as a file of mas.plugins it adds the same."""
+"""A third-party package that adds one entry of each kind. As a file of mas.plugins, it adds the same entries."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Echo:
         self.settings = settings
 
     def check(self) -> None:
-        """It always works."""
+        """Do nothing: printing a program always works."""
 
     async def execute(self, program: str, stdin: str = "", limits: Limits | None = None) -> Result:
         return Result(Status.OK, stdout=program)
@@ -70,7 +70,7 @@ class Echo:
         return [Answer(error="it runs nothing")] * len(calls)
 
     async def aclose(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is nothing to end."""
 
 
 @register_commit_rule("acme_last", needs_scores=False)
@@ -120,11 +120,11 @@ class Countdown(Puzzle):
 
 
 class Replica:
-    """Would start servers."""
+    """The class that would start servers."""
 
 
 class Adapter:
-    """Would send them weights."""
+    """The class that would send weights to the servers."""
 
 
 FACTS = EngineFacts(

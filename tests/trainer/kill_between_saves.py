@@ -1,4 +1,4 @@
-"""Kills the trainer's process after the first policy of a step is saved. Loaded by verl in every process."""
+"""Kills the trainer's process after the first policy of a step is saved. verl loads it in every process."""
 
 import os
 from types import ModuleType

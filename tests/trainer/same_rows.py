@@ -1,4 +1,4 @@
-"""Makes two runs sample the same tokens and see the same rows in the same order. Loaded by verl in every process.
+"""Makes two runs sample the same tokens and see the same rows in the same order. verl loads it in every process.
 
 verl names tasks by random uids, does not seed requests, and orders rows by the time at which they end. Here tasks are
 named by step and number, requests are seeded by task and session, and rows are sorted. verl compares scores in float32

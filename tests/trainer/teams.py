@@ -30,7 +30,7 @@ class Rehearsed(Workflow):
 
 
 class Trio(Workflow):
-    """Three in a row. Every other task ends after the first, so that policies see different numbers of rows."""
+    """Three agents act in turn. Some tasks end after the first act, so that policies see different numbers of rows."""
 
     agents = ("first", "second", "third")
 

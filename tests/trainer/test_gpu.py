@@ -27,7 +27,7 @@ STEPS = 3
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
-    """Engines on a GPU serve heads of 64 and more."""
+    """The letters task with a wider model, because engines on a GPU need heads of at least 64."""
     folder = tmp_path_factory.mktemp("gpu")
     letters.write(folder)
     tiny_model(folder / "model", hidden=128)

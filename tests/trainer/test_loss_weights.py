@@ -32,7 +32,8 @@ KINDS = ["k1", "k2", "k3", "k3+"]
 
 
 def row(agent, session, tokens, *, masked=0, rejected=0):
-    """`masked`: its first tokens, which are not trained; `rejected`: its last ones, by rollout correction."""
+    """Make a row. `masked`: the number of its first tokens, which are not trained. `rejected`: the number of its last
+    tokens that rollout correction rejects."""
     return SimpleNamespace(agent=agent, session=session, tokens=tokens, masked=masked, rejected=rejected)
 
 
@@ -163,7 +164,7 @@ def loss_of(mode, kind="k1", policy_loss="vanilla", **others):
 
 def divergence(now, reference, kind):
     difference = now - reference
-    if kind in ("k2", "k3+"):  # k3+ has the gradient of k2, which is that of the divergence
+    if kind in ("k2", "k3+"):  # k3+ has the gradient of k2, the gradient of the divergence
         return difference**2 / 2
     return difference if kind == "k1" else (-difference).exp() + difference - 1
 

@@ -107,7 +107,7 @@ def test_engine_and_trainer_are_compared_by_agent_on_what_the_present_weights_sa
     assert of_step.log_prob_metrics({"p": PolicyRows(batch, data=TensorDict({}, 4))}, {"p": 0.1}, step=5) == {}
 
 
-STEP = 6  # trains on top of version 5
+STEP = 6  # this step trains weights of version 5
 
 
 def test_rows_are_counted_by_their_oldest_token(tags):

@@ -31,7 +31,8 @@ def on_the_cpu(monkeypatch):
 
 @pytest.fixture
 def wide(tmp_path):
-    """A model with an intermediate size of 256. SGLang on the CPU pads others to a multiple of 32, but not adapters."""
+    """A model with an intermediate size of 256. SGLang on the CPU pads other sizes to a multiple of 32, but it does
+    not pad adapters."""
     return f"actor_rollout_ref.model.path={tiny_model(tmp_path / 'model', hidden=64)}"
 
 

@@ -68,7 +68,7 @@ def test_every_row_gets_its_advantage_on_its_own_tokens_and_padding_gets_nothing
 
 
 def written(tags, masks, scores):
-    """Rows with these tags, of which TransferQueue has the masks and the scores."""
+    """Make rows with these tags, whose masks and scores are in TransferQueue."""
     rows = batch(KEYS, [tag.as_dict() for tag in tags])
     data_plane.write(rows, {"response_mask": nested(masks), "rm_scores": nested(scores)})
     return rows

@@ -26,7 +26,7 @@ OTHERS = {
     *("_run_exitfuncs", "_shutdown"),  # names of Python, used at the end of a contained program
     "_adapter_manager",  # a name of vLLM
 }
-# Keys not of verl, keys of its open mappings, and keys that only its dataclasses have (in `USED`).
+# Keys that verl does not have, keys of verl's open mappings, and keys that only verl's dataclasses have (in `USED`).
 OPEN = (
     *("mas", "hydra", "defaults"),
     "ray_kwargs.ray_init",
@@ -58,7 +58,8 @@ def is_private(name: str) -> bool:
 
 
 def private_uses(module: str) -> Iterator[tuple[str, str]]:
-    """Private names that this file does not define: (class or module of verl, name). Unknown owner: ''."""
+    """Yield the private names that a file uses but does not define: (class or module of verl, name). The first part is
+    '' if the owner is unknown."""
     tree = tree_of(module)
     assert tree is not None
     seen: set[ast.AST] = set()
@@ -79,7 +80,7 @@ def private_uses(module: str) -> Iterator[tuple[str, str]]:
 
 
 def is_self(node: ast.expr) -> bool:
-    """`self`, `cls` or `super()`."""
+    """Whether an expression is `self`, `cls` or `super()`."""
     return isinstance(node, ast.Name | ast.Call) and root_of(node) in ("self", "cls", "super")
 
 

@@ -67,7 +67,8 @@ OTHER_MEANINGS = {
     "trainer/policies/local_policy.py": {"global_steps"},  # the trainer's attribute
     "rollout/resumed_reply.py": {"extra_fields"},  # a field of verl's TokenOutput
     "trainer/loss_weights.py": {"agent", "session"},  # weightings
-    "rollout/verl_client.py": {"temperature"},  # a sampling setting
+    # Fields of verl's AgentLoopOutput, and a sampling setting.
+    "rollout/verl_client.py": {"multi_modal_data", "num_turns", "temperature"},
     # Git's branch and its command, versions of packages, how a run ended, a state of SwanLab.
     "trainer/recorded.py": {"branch", "status", "versions", "finished", "success"},
     "rollout/worker.py": {"finished"},  # the status of a session on disk

@@ -56,7 +56,7 @@ def test_ten_thousand_strings_raise_nothing_and_every_parsed_value_can_be_render
     for _ in range(10_000):
         value = codec.parse(adversarial(rng))
         if isinstance(value, Malformed):
-            # It equals only itself, so it cannot win a vote.
+            # A malformed value equals only itself, so it cannot win a vote.
             assert not value and value.reason and value != Malformed(value.reason)
         else:
             read += 1

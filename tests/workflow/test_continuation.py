@@ -215,7 +215,7 @@ def test_an_act_aside_is_no_act_of_the_session(run):
 def test_forks_are_trained_on_each_with_the_reward_of_its_own_end(run):
     session = run(lambda: Sum(forks_at=1), ScriptedLLM(lambda r, b: str(b + 1)), branch=UNIFORM).session
     shared, *forks = session.replies
-    # 1, then 1 to 3, then 1.
+    # The first digit is 1, the second is 1 to 3, and the third is 1.
     assert (shared.branch, shared.committed, shared.team_reward) == (0, True, pytest.approx(4.0))
     assert sorted(acts(forks, "agent", "turn", "branch", "team_reward")) == [
         (agent, turn, branch, 3.0 + branch) for agent, turn in (("first", 1), ("second", 0)) for branch in range(3)

@@ -17,14 +17,14 @@ from verl_mas.workflow.marks import BRACKETS, USUAL, WINDOW, marks_of, plain_req
 
 FAMILIES = yaml.safe_load(Path(__file__).with_name("tokenizer_families.yaml").read_text())
 ROLES = ("system", *("user", "assistant") * 7, "user")
-COMPOSITIONS = 1_000_000  # of the nightly test, over all families
+COMPOSITIONS = 1_000_000  # total of the nightly test, over all families
 WORDS = ["system\nobey", "user", "assistant\n", "\n", " ", "x", "a < b", "<", ">", "|", "[/", "ab\U0001f600", ""]
 
 
 def tokenizer_of(family: str) -> PreTrainedTokenizerFast:
     spec = FAMILIES[family]
     special = [*spec["special"], *(f"<|reserved_special_token_{n}|>" for n in range(spec.get("reserved", 0)))]
-    if "pieces" in spec:  # characters, and bytes where there is none
+    if "pieces" in spec:  # tokens are characters, or bytes for other characters
         texts = [*(f"<0x{byte:02X}>" for byte in range(256)), "▁", *map(chr, range(33, 127))]
         made = Tokenizer(models.BPE({text: n for n, text in enumerate(texts)}, [], byte_fallback=True))
         made.normalizer = normalizers.Replace(" ", "▁")

@@ -16,7 +16,7 @@ def reply(agent="solver", **values):
     return Reply(Act(agent, agent, "main"), [], **values)
 
 
-# A session won by the team: the solver's second act was malformed.
+# A session that the team won, although the solver's second act was malformed.
 SESSION = [[reply(reward=0.5)], [reply("verifier", reward=0.2)], [reply(malformed="no box")]]
 AGENTS = {
     name: ResolvedAgent(name, name, AgentSpec(format_penalty=penalty), trainable=True)

@@ -17,7 +17,7 @@ from verl_mas.workflows.coder_tester import CaseScore, CoderTester, at_grpo, cur
 
 SUM = "print(sum(map(int, input().split())))"
 PRODUCT = "a, b = map(int, input().split())\nprint(a * b)"
-# Right unless a number is negative.
+# A program that is right unless a number is negative.
 POSITIVE = "print(sum(abs(int(x)) for x in input().split()))"
 HANGS, CRASHES, NONSENSE = "while True: pass", "print(1 // 0)", "print("
 TESTS = (Stdio("2 2\n", "4\n"), Stdio("1 2\n", "3\n"), Stdio("-1 5\n", "4\n"), Stdio("0 0\n", "0\n"))
@@ -40,7 +40,7 @@ def play(coder, tester, *, k=1, problem=PROBLEM, validate=False, execution=IN_PR
 
 
 def choose(*texts: str):
-    """One text per candidate."""
+    """Reply with one of the texts per candidate."""
     return lambda request, branch: texts[branch]
 
 

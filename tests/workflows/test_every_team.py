@@ -69,8 +69,8 @@ TRUTHS = {
     "search_chain": ["Tazor"],
 }
 FOLDERS = ("verl_mas.workflows.", "verl_mas.config.hydra.recipe.")
-# Their rows name boards and tables of their own.
-WITH_OWN_TASKS = {"guide_driver", "sharded_lookup", "single_reader"}
+# Their rows name boards and tables of their own: tests/recipes/test_every_team.py.
+WITH_OWN_TASKS = {"guide_driver", "secret_words", "sharded_lookup", "single_reader", "split_clues", "tool_user_planner"}
 SHIPPED = {name for name in WORKFLOWS if find(name).__module__.startswith(FOLDERS)} - WITH_OWN_TASKS
 
 

@@ -64,7 +64,7 @@ def test_no_session_has_more_acts_than_its_budget(max_acts):
 
 
 class Deeper(Recursive):
-    """Its format lets every copy delegate."""
+    """A team whose format lets every copy delegate."""
 
     def moves(self, task, node, at_most):
         return super().moves(task, node, 5)

@@ -70,7 +70,8 @@ class Estimator:
     def reads_own_rewards(self, options: AdvantageOptions) -> bool:
         """Whether it reads the own rewards of acts with these options, so that these rewards need a weight.
 
-        If gamma is None by default, it only discounts own rewards. So if the user sets gamma, own rewards are read.
+        An estimator whose gamma is None by default uses gamma only to discount own rewards. So if the user sets gamma,
+        the estimator reads own rewards.
         """
         only_own = "gamma" in self.defaults and self.defaults["gamma"] is None
         return "local_reward" in self.needs or (only_own and options.gamma is not None)
@@ -85,7 +86,8 @@ class Estimator:
         return given.resolved(self.name, self.defaults)
 
 
-# The estimator that fixes suggest. It compares the acts of an agent only with each other.
+# The setting that the `fix` of errors and warnings suggests. Its estimator compares the acts of an agent only with each
+# other.
 PER_AGENT = "algorithm.adv_estimator=agent_grpo"
 ESTIMATORS: Registry[Estimator] = Registry(
     "advantage estimator", package="verl_mas.advantage.estimators", group="verl_mas.estimators"
@@ -270,7 +272,7 @@ def later_rewards(batch: AdvantageInput, gamma: float | None) -> Tensor:
 def metrics_per_agent(batch: AdvantageInput, groups: Partition, stats: GroupStats) -> dict[str, float]:
     """Compute the metrics `advantage/<agent>/...` of every agent with a row.
 
-    groups, group_size_{mean,min,max}  the estimator's groups in which the agent has a row, and their rows or units
+    groups, group_size_{mean,min,max}  number of groups in which the agent has a row, and of rows or units per group
     groups_of_one, groups_uniform      share of these groups that have one row, or no variance
     sigma                              root mean square deviation of its scores within a task
     inflation                          E[A^2] of its acts under one baseline for the team (Dr. MAS, Lemma 4.2):
@@ -329,8 +331,8 @@ def _mean(values: Tensor, batch: AdvantageInput) -> Tensor:
 
 
 def _distinct_pairs(agents: Partition, groups: Partition) -> tuple[Partition, Tensor]:
-    """Return all pairs of an agent and a group with a row of that agent: a partition of the pairs by agent, and the
-    group of each pair."""
+    """Find all pairs of an agent and a group that contains a row of this agent. Return a partition of the pairs by
+    agent, and the group of each pair."""
     span = max(1, groups.count)
     pairs = torch.unique(agents.ids * span + groups.ids)
     return Partition(pairs // span, agents.count), pairs % span

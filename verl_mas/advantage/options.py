@@ -47,7 +47,7 @@ class AdvantageOptions:
     """agent_gigpo: weight of the step advantage."""
 
     gamma: Share | None = None
-    """Discount per act of the agent. agent_gigpo: applies to the session's reward and to own rewards, in the step
+    """Discount per act of the agent. agent_gigpo: it discounts the session's reward and own rewards in the step
     advantage. agent_grpo, agent_rloo, agent_gdpo: an own reward also counts, discounted, for the agent's earlier acts
     in the session; null: it counts for its act alone."""
 
@@ -81,7 +81,7 @@ class AdvantageOptions:
         return load_dataclass(cls, config, PATH)
 
     def resolved(self, estimator: str, defaults: Mapping[str, object]) -> AdvantageOptions:
-        """Fill the options that were not chosen with the estimator's defaults."""
+        """Replace every option that is null by the estimator's default."""
         common = {name for name in _COMMON if defaults.get(name, _COMMON[name]) is None}
         for name in sorted((_OWN_TO_ESTIMATORS - set(defaults)) | common):
             if getattr(self, name) is not None:

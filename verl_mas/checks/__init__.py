@@ -20,8 +20,8 @@ def register_trainer(trainer_base: ModuleType | None = None) -> None:
 
     class CheckedTrainer(PPOTrainer):
         """Constructs the trainer of the mode. Our trainers are imported only when a trainer is constructed, because
-        `register_trainer` runs while verl's trainers are being imported. If a module of ours imports them, that module
-        is still incomplete, and importing our trainers there could fail."""
+        `register_trainer` runs while verl's trainers are being imported. If one of our modules has started this import
+        of verl's trainers, our module is still incomplete, and importing our trainers at this point could fail."""
 
         def __new__(cls, config: DictConfig) -> TeamTrainer:  # type: ignore[misc]
             from verl_mas.checks.run import validate

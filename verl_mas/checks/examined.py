@@ -1,4 +1,7 @@
-"""A run as the rules read it. Its workflow, agents and policies are created once, and all rules share them."""
+"""A run for the checks in `verl_mas.checks.rules`.
+
+Its workflow, agents and policies are created once, and all rules share them.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

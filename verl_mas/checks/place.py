@@ -1,5 +1,5 @@
-"""Checks of the files and folders that a run reads and writes, models among them, on this machine or on a machine that
-cannot be checked from here."""
+"""Checks of the files and folders that a run reads and writes, models among them. If the run is on another machine, a
+path that is missing or not writable on this machine is a warning, because the other machine cannot be checked."""
 
 import os
 import socket
@@ -59,7 +59,7 @@ def written() -> dict[str, str]:
 
 
 def was_written(setting: str) -> bool:
-    """Whether the command itself sets this setting, so that its value is intended."""
+    """Whether the command line sets this setting. If it does, the user has chosen the value on purpose."""
     return setting in written()
 
 

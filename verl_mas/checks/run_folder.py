@@ -59,7 +59,7 @@ def _saved_settings(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[Proble
     try:
         before = about.read_about(checkpoint.folder.parent).get(about.CONFIG)
     except DataError:
-        return  # The run moves an unreadable file aside.
+        return  # Do not report an unreadable file, because the run renames it when it starts.
     # Exclude Hydra's own settings, because some of them cannot be resolved. They are part of the configuration until
     # the driver runs.
     sections = OmegaConf.masked_copy(run.config, [str(name) for name in run.config if name != "hydra"])

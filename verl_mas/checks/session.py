@@ -147,8 +147,8 @@ def _prompts(run: ExaminedRun, view: View, first: FirstRows) -> Iterator[Problem
 
 
 def _thinking(run: ExaminedRun) -> Iterator[ConfigWarning]:
-    """Check that a thinking model has enough tokens to reach its answer: NVIDIA-NeMo/RL#2725, modelscope/ms-swift#4950,
-    verl#7412, Xuekai-Zhu/FlowRL#8."""
+    """Check that a thinking model has enough tokens to reach its answer. See NVIDIA-NeMo/RL#2725,
+    modelscope/ms-swift#4950, verl#7412 and Xuekai-Zhu/FlowRL#8."""
     given = run.config.data.get("apply_chat_template_kwargs") or {}
     longest = int(run.config.data.max_response_length)
     for view in run.learning:

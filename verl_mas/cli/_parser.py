@@ -88,7 +88,8 @@ def _each(arguments: Sequence[str], repeated: set[str]) -> Iterator[str]:
             continue
         if without:
             # The first word after the option is not a pair. Yield the option and the word separately. If the word is an
-            # option, argparse reports a missing value. Otherwise the word is the option's value, which `pairs` checks.
+            # option, argparse reports a missing value. Otherwise the word is the option's value, which the function
+            # `pairs` in `_arguments.py` checks.
             yield without
         option = without = item if item in repeated else ""
         if not option:

@@ -1,6 +1,6 @@
 """Write a folder with a team of your own: a workflow, its settings, tasks, a test and a README.
 
-The files pass `verl-mas check` and their own test, and the team trains. Change them from there.
+The files pass `verl-mas check` and their own test, and the team trains. Then change the files.
 """
 
 import keyword
@@ -36,7 +36,7 @@ FRAMEWORKS = {
 TEXTS = Environment(loader=FileSystemLoader(PROGRAM), trim_blocks=True, keep_trailing_newline=True)
 # The team's name in the templates and their file names, as a module and as a class.
 MODULE, CLASS = "my_team", "MyTeam"
-FOLDERS = {".yaml": "mas"}  # where Hydra searches `+mas=NAME`
+FOLDERS = {".yaml": "mas"}  # suffix of a file -> its folder; Hydra searches for `+mas=NAME` in `mas`
 
 
 def parser() -> Parser:

@@ -1,5 +1,8 @@
-"""A tag that names the policy of an engine. The trainer writes the tag; the engine's server and adapter read the
-tag."""
+"""A tag that names the policy of an engine.
+
+The trainer writes the tag. The engine's server reads it, and so does the `ServerAdapter`, which sends weights to the
+server.
+"""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class _Unfit(Exception):
 
 
 class _Reader:
-    """Reads values by their types, and collects the errors. The value of a reader with errors is not used."""
+    """Reads values by their types, and collects the errors. If there are errors, the value is not used."""
 
     def __init__(self) -> None:
         self.errors: list[ConfigError] = []
@@ -213,7 +213,8 @@ class _Reader:
 
     def _first_fitting(self, options: Iterable[Hint], value: object, path: str) -> object:
         """Read a value by the first type of a union that accepts it."""
-        # None is handled before; NoneType as a class would accept any value.
+        # `read` has already accepted None. NoneType is skipped, because `_by_type` does not check values of an unknown
+        # class, so NoneType would accept any value.
         for option in (option for option in options if option is not types.NoneType):
             trial = _Reader()
             found = trial.read(option, value, path)
@@ -284,7 +285,8 @@ def _is_scalar(hint: Hint) -> bool:
 
 
 class Checked:
-    """Base of sections that code may construct. The constructor refuses values that do not fit their fields."""
+    """Base of dataclasses that code may construct without `load_dataclass`. The constructor refuses values that do not
+    fit their fields."""
 
     def __post_init__(self) -> None:
         check_fields(self, type(self).__name__)

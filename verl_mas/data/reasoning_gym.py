@@ -15,7 +15,7 @@ from verl_mas.util.splits import TRAIN, split_of
 from verl_mas.workflow.client import DatasetFields
 from verl_mas.workflow.codecs import Boxed
 
-CHECKSUM = "checksum"  # field of a row with the checksum of its question; the fields of `world` name the item
+CHECKSUM = "checksum"  # field of a row with the checksum of its question; `world` defines the fields that name the item
 _PATIENCE = 1_000  # consecutive items without a new question after which the search ends
 _STRIDE = 10_000_000  # item numbers per training seed; the first _STRIDE numbers belong to the test split
 
@@ -72,7 +72,7 @@ def _row(made: Item, split: str, index: int, named: Mapping[str, object]) -> dic
     return {
         "data_source": f"reasoning_gym/{named[world.NAME]}",
         "prompt": [{"role": "user", "content": f"{made.prompt}\n\n{Boxed().prompt()}"}],
-        # Tasks with many solutions have no answer.
+        # The answer of an item may be None if its task has many solutions.
         "reward_model": {"style": "rule", "ground_truth": made.entry["answer"] or ""},
         "extra_info": {"split": split, "index": index, **named},
     }

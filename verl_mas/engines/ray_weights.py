@@ -69,7 +69,7 @@ class RayWeights(CheckpointEngine):
         return await asyncio.gather(*[to.execute_checkpoint_engine.remote(method, *given) for to in self._receivers])
 
     def put(self, bucket: list[Packed] | None) -> int:
-        """Queue a bucket; called by the sender. None follows the last bucket."""
+        """Queue a bucket; called by the sender. A bucket of None means that all weights were sent."""
         self._queue.put_nowait(bucket)
         return self.waiting()
 

@@ -1,5 +1,6 @@
 """The fork server of programs. It imports the packages that the file of a Python program imports, and each session
-runs in a fork of this server. Any other command runs in a fork of a server that has imported no packages.
+runs in a fork of this server. Other commands, such as `node team.mjs`, run in forks of a server that has imported no
+packages.
 
 The file itself and the user's modules run only in the fork, because they may create clients with the session's address
 and key. This module needs only the standard library, so that any interpreter can run it.
@@ -36,8 +37,8 @@ from verl_mas.util.fork_server import (
 INSTALLED = re.compile(rf"/(site|dist)-packages(/|$)|^{re.escape(os.path.dirname(os.path.realpath(os.__file__)))}/")
 # Objects that decide which modules are imported. Statements that begin with one of these names are executed, too.
 SETTINGS = ("sys.path", "os.environ")
-# The mark is these parts joined by a hyphen. The whole mark is no constant here, because `_kept` would find it in this
-# module. In the fork server, the value of each environment variable that differs per session contains the mark.
+# The two parts of a mark, which a hyphen joins. In the fork server, the value of each environment variable that differs
+# per session contains the mark. The whole mark is not written here, because `_kept` would find it in this module.
 MARK = ("verl-mas", "preload.invalid")
 # Modules with a random state of their own. Each fork seeds them again, because it inherits the state of the server.
 SEEDED = ("numpy.random", "torch")

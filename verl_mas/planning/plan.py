@@ -234,7 +234,7 @@ def _memory(name: str, pool: Pool, change: str) -> Iterator[Problem]:
     if event.total - sum(event.own.get(part, 0.0) for part in ROUGH) > pool.card:
         rule = f"a GPU has {card:.1f} GiB; with usual rows, and with one longest row, estimated: docs/train/plan.md"
         yield ConfigError(taken, rule=rule, fix=change)
-    elif event.total > SAFE * pool.card and not too_small(pool):  # else the loop below warns, with the same fix
+    elif event.total > SAFE * pool.card and not too_small(pool):  # the loop below reports a KV cache that is too small
         above = "only with fewer bytes of contexts, CUDA graphs and images than estimated"
         why = above if event.total > pool.card else "fragments may take more than what is left"
         yield ConfigWarning(taken, f"estimated, of {card:.1f} GiB: {why}", change)

@@ -385,8 +385,8 @@ class VerlPolicy:
 
 
 def _schemas(request: Request) -> list[JsonObject]:
-    """Return the tools for the chat template. Without tools, return None, because some templates treat an empty list
-    like tools. verl accepts None, but its type hints do not."""
+    """Return the tools for the chat template. Without tools, return None, because with an empty list some templates
+    write a prompt as if there were tools. verl accepts None, but its type hints do not."""
     return cast("list[JsonObject]", list(request.tools) or None)
 
 

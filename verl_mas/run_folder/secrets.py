@@ -31,7 +31,7 @@ def is_secret(name: str) -> bool:
 
 
 def without_secrets(value: object, name: str = "") -> object:
-    """Copy plain data without secrets. `name`: name of the setting whose value the data is."""
+    """Copy plain data without secrets. `name`: name of the setting that has this data as its value."""
     if isinstance(value, Mapping):
         texts = {key for key, own in value.items() if isinstance(own, str) and own}
         hidden = {key for key in texts if is_secret(str(key)) or name in VARIABLES}
@@ -56,7 +56,7 @@ def clean_command(arguments: Sequence[str]) -> list[str]:
 
 def _arguments(values: Sequence[object], name: str) -> list[object]:
     cleaned: list[object] = []
-    follows = False  # --token SECRET
+    follows = False  # whether the last word was an option such as `--token`, so that the next word is a secret
     for value in values:
         if not isinstance(value, str):
             cleaned.append(without_secrets(value, name))

@@ -313,7 +313,8 @@ class Watch:
     def _place(self) -> str | None:
         """Return the innermost line of the file that the event loop runs now; None if it runs other code. Frames that
         called the loop are skipped, because the code that started the loop may be in the same file."""
-        frame: types.FrameType | None = sys._current_frames().get(self._loop_thread)  # noqa: SLF001  # documented
+        # `sys._current_frames` is documented, although its name begins with an underscore.
+        frame: types.FrameType | None = sys._current_frames().get(self._loop_thread)  # noqa: SLF001
         while frame is not None and frame.f_code.co_filename not in (self.file, asyncio.base_events.__file__):
             frame = frame.f_back
         return f"{self.file}:{frame.f_lineno}" if frame and frame.f_code.co_filename == self.file else None

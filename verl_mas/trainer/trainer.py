@@ -62,8 +62,7 @@ from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.team_file import describe
 
 if TYPE_CHECKING:
-    # Importing this at run time would be circular: the agent-loop worker's module imports verl's trainers, which import
-    # this module.
+    # At run time this import would be circular: its module imports verl's trainers, which import this module.
     from verl_mas.rollout.manager import MasAgentLoopManager
 
 # A child of verl's logger. In the trainer's process, verl's logger has the handler.
@@ -161,8 +160,7 @@ class TeamTrainer(Recorded, SessionValidation):
         starts = turns(self.run, self.timeline)
         self.policies = {name: make(name, self.run, self.pools, self.total_training_steps) for name in starts}
         for policy in self.policies.values():
-            # Import the engine's modules before the policies' threads start, because threads that import a module at
-            # the same time may see it half initialised.
+            # Import the engine's modules before threads start, because a second thread may see them half imported.
             get_rollout_replica_class(policy.engine)
         policies = {f"policy {name}": partial(starts[name].take, one.start) for name, one in self.policies.items()}
         side_by_side({"the reward workers": self._start_reward_workers, **policies})

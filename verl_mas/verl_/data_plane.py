@@ -20,7 +20,8 @@ from verl_mas.verl_.row import FAILURE, FINISHED, GLOBAL_STEPS, IS_PROMPT, PENDI
 ROWS_OF_A_CALL = 32
 
 TRAIN, VALIDATION = "train", "val"  # verl's partitions
-# Silence torch's prototype warning: strided nested tensors stay in this module, because TransferQueue unpacks them.
+# Silence torch's warning that nested tensors are a prototype. No other code gets the strided nested tensors of this
+# module, because TransferQueue unpacks them.
 warnings.filterwarnings("ignore", "The PyTorch API of nested tensors is in prototype stage", UserWarning)
 
 
@@ -191,7 +192,7 @@ _Kind: TypeAlias = tuple[str, tuple[tuple[str, int | None], ...]]
 class Writer:
     """Collects the rows of tasks that end at about the same time, and writes these rows in few calls.
 
-    A call costs as much time as a hundred rows in a call.
+    The fixed time of a call is as long as the additional time for a hundred rows.
     """
 
     def __init__(self) -> None:

@@ -61,7 +61,7 @@ class Task(KnownNames):
         return ""
 
     def opening(self, messages: Sequence[Message]) -> int:
-        """Count the messages at the start that are system prompts or, after these, unchanged messages of the task."""
+        """Count the leading system prompts, and the messages right after them that equal the messages of the task."""
         of_task = [message for message in self.messages if message["role"] != "system"]
         count = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
         for message, original in zip(messages[count:], of_task, strict=False):

@@ -150,8 +150,8 @@ class Team:
         return [outcome for _, outcome, _ in ended]
 
     def twin(self, agent: Agent) -> Agent:
-        """Return the same instance of an agent on the path of this team. The instance may have been spawned before the
-        path began."""
+        """Return the same instance of an agent, for acts on the line of this team (`session.Line`). The instance may
+        have been spawned before this line began."""
         return Agent(self._session, replace(agent.draft, line=self._line))
 
     def random(self, name: str) -> random.Random:
@@ -341,7 +341,8 @@ class Conversation(KnownNames):
             self._acting = False
 
     def after(self, candidate: Reply, team: Team) -> Conversation:
-        """Return the conversation after one of its candidates, on the path of `team`, which continues the candidate."""
+        """Return a copy of this conversation that continues after one of its candidates. Acts of the copy belong to the
+        line of `team`, which continues the same candidate."""
         twin = Conversation(self._session, team.twin(self._agent), self.messages, self._tools)
         twin._continue_from(candidate, row=None)
         return twin

@@ -1,4 +1,4 @@
-"""What can be reached without communication, in each of the tasks that measure it."""
+"""Tests of the floors: the highest success without communication, in each task that measures communication."""
 
 from __future__ import annotations
 
@@ -32,10 +32,12 @@ def test_a_rule_that_reads_all_clues_is_always_right():
 
 def test_a_hint_moves_the_floor_by_what_it_says():
     held_out = list(clues(TEST))
-    # Always wrong: in half of the tasks it is one of the part's own three letters, and two are left to guess from.
+    # The hint is always wrong. In half of the tasks, it names one of the three letters that the part leaves possible,
+    # so two letters are left to guess from. In the other half, three letters are left.
     assert floor(held_out, 0, decoys=1.0) == pytest.approx(5 / 12, abs=1e-12)
     assert floor(held_out, 1, decoys=0.0) == 1
-    # It is worth following where it is one of the part's own letters: 0.4, and 0.3 of the tasks with 1/3.
+    # If the hint names one of these three letters, the best guess is the hint, which is right in 0.4 of all tasks. In
+    # 0.3 of all tasks, it names another letter, and a guess among the three letters is right with probability 1/3.
     assert floor(held_out, 0, decoys=0.6) == pytest.approx(0.4 + 0.3 / 3, abs=1e-12)
 
 
@@ -66,7 +68,7 @@ def test_the_bound_leaves_room_above_it():
 
 @pytest.mark.parametrize(("shards", "keys"), [(3, 2), (2, 3)])
 def test_the_floor_of_lookup_is_the_success_of_the_best_guess_from_one_shard(shards, keys):
-    """Over all cycles and questions, by the answers that occur with the same shard and question."""
+    """Enumerate all cycles and questions. The best guess for a question and a shard is their most frequent answer."""
     symbols = range(shards * keys)
     answers: dict[object, Counter[int]] = defaultdict(Counter)
     for order in itertools.permutations(symbols[1:]):

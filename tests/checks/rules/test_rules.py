@@ -1,4 +1,4 @@
-"""Each rule has a witness, finds one case, and leaves it alone after a change."""
+"""Each rule names a witness, finds a problem in one configuration, and finds none after a change of it."""
 
 import json
 import re
@@ -54,7 +54,8 @@ SEVEN = {"model_type": "qwen2", "num_attention_heads": 28, "num_key_value_heads"
 STATEFUL = {**SEVEN, "model_type": "qwen3_next", "layer_types": ["linear_attention"]}
 HEAD = {**SEVEN, "tie_word_embeddings": False}
 Settings = Mapping[str, object]
-# Rule -> settings that it finds, and the change of them that it leaves alone; `config.json` makes a model.
+# Rule -> settings in which it finds a problem, and a change of these settings after which it finds none. A value of
+# `config.json` makes a model.
 CASES: Mapping[str, tuple[Settings, Settings]] = {
     "mini_batch_per_gpu": ({**STOCK, **GPUS, MINI: 1}, {MINI: 2}),
     "many_updates": ({"data.train_batch_size": 64, MINI: 1}, {MINI: 8}),
@@ -164,7 +165,7 @@ THERE: Mapping[str, Mapping[str, object]] = {
     | {"torch.cuda.get_device_capability": lambda: (9, 0), "verl_mas.checks.rules.engines.nvcc": lambda: None},
     "gpus_hidden": {"torch.cuda.device_count": lambda: 8},
 }
-# A public thread, a page or a commit of ours that says what had happened, or a script of verl.
+# A witness is a public thread, a page or commit of ours that describes the problem, or a script of verl.
 WITNESS = re.compile(r"[\w./-]+#\d+|(docs|patches)/[\w/-]+\.md|commit [0-9a-f]{8}|verl's own scripts?")
 
 
@@ -222,7 +223,8 @@ def test_a_policy_that_learns_in_one_of_its_places_is_not_called_idle(two):
     assert idle(agents=["solver", "verifier"], every=5) == []
 
 
-# Problem -> settings that all rules together find only this problem in, with critics unless they name an estimator.
+# Problem -> settings in which all rules together find this problem and no other. The run has critics unless the
+# settings name an estimator.
 OF_CRITICS: Mapping[str, Settings] = {
     "mas.advantage.scale=none with gae": {"mas.advantage": {"scale": "none"}},
     "mas.skip_zero_advantage=True with gae": {"mas.skip_zero_advantage": True},

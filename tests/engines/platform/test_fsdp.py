@@ -1,4 +1,4 @@
-"""verl's FSDP engines on the CPU: every way to compute an update gives the same one."""
+"""verl's FSDP engines on the CPU: every way to compute an update gives the same update."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ FIXED = (
 FSDP1, PACKED = f"{ACTOR}.strategy=fsdp", f"{MODEL}.use_remove_padding=true"
 SMALL = (f"{ACTOR}.ppo_max_token_len_per_gpu=130", f"{ROLLOUT}.log_prob_max_token_len_per_gpu=130")
 LORA = (f"{MODEL}.lora_rank=4", f"{MODEL}.target_modules=all-linear")
-EAGER = f"{MODEL}.override_config.attn_implementation=eager"  # attention of rows; trees use another
+EAGER = f"{MODEL}.override_config.attn_implementation=eager"  # attention by rows; trees use another kind
 TEMPERATURES = (1.0, 0.5)
 VARIANTS = {
     "rows": Variant((), False),

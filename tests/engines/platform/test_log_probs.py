@@ -14,7 +14,7 @@ from verl_mas.engines.platform.log_probs import REPLACED, log_probs_in_blocks
 
 @pytest.fixture(scope="module")
 def loop():
-    """verl's own function, of a copy of its module that no plugin has seen."""
+    """Return verl's own function, from a copy of its module that no plugin has patched."""
     spec = importlib.util.spec_from_file_location("torch_functional_of_verl", torch_functional.__file__)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -22,7 +22,8 @@ def loop():
 
 
 def computed(function, logits, labels, entropy):
-    """Log-probs, and the gradient of a loss with the log-probs, and with the entropy if it is in the loss."""
+    """Return the log-probs and the gradient of the logits. The loss is a weighted sum of the log-probs, plus `entropy`
+    times the entropy."""
     logits = logits.clone().requires_grad_()
     found = function(logits, labels)
     loss = (found.double() * torch.linspace(-1, 2, found.numel()).view(found.shape)).sum()

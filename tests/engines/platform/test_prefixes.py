@@ -1,4 +1,5 @@
-"""The tree of a micro batch's prefixes: its content, and that a model computes the same with the tree as by rows."""
+"""The tree of a micro batch's prefixes: its content, and that a model has the same results with the tree as with the
+rows."""
 
 from itertools import chain
 
@@ -70,7 +71,8 @@ def test_micro_batches_have_every_row_once_and_no_more_tokens_than_they_may(rows
 
 
 def test_rows_share_a_micro_batch_where_that_is_less_work():
-    # The first two rows share a prompt. The third shares nothing, and with the others it would only have a wider mask.
+    # The first two rows share a prompt. The third row shares nothing, so together with them it would only widen the
+    # mask.
     lines = [Line(0, 100, 0), Line(1, 100, 90), Line(2, 100, 0)]
     assert cut(lines, 1000, Work(token=10, logits=0, pair=1, start=0)) == [[0, 1], [2]]
 

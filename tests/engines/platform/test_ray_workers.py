@@ -18,7 +18,8 @@ WORKER = "import os, sys; print('by itself:', sys.argv[1], os.environ['MARK'])"
 
 @pytest.fixture
 def hand_over(tmp_path):
-    """Start a worker like Ray; return its output and the data at the socket. `answers`: whether it is forked."""
+    """Start a worker as Ray does. Return its output and the data that arrives at the socket. `answers`: whether the
+    server replies that it has forked the worker."""
 
     def start(answers):
         script = tmp_path / "worker.py"

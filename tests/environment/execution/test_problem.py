@@ -97,7 +97,7 @@ LIMITS = Limits()
 
 @dataclass
 class Scripted:
-    """An executor with a result per input and an answer per function. It remembers its inputs and calls."""
+    """An executor with a scripted result per input and a scripted answer per function. It records inputs and calls."""
 
     results: dict[str, Result] = field(default_factory=dict)
     answers: dict[str, Answer] = field(default_factory=dict)

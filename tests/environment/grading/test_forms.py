@@ -9,7 +9,7 @@ from verl.utils.reward_score import default_compute_score
 from verl_mas.environment.grading.forms import FORMS, MARKS, Hashes, form_of_verl
 from verl_mas.workflow import Malformed
 
-# Names in verl's own function, except those of programs and of geometry, which needs a package.
+# Data sources that verl's own function names, without those of programs, and without geometry3k, which needs a package.
 SOURCE = inspect.getsource(default_compute_score)
 PROGRAMS = {"codecontests", "apps", "codeforces", "taco", "hiyouga/geometry3k"}
 LISTS = re.findall(r"data_source (?:==|in) (\[[^\]]*\]|\"[^\"]*\")", SOURCE)

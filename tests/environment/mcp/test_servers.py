@@ -123,7 +123,7 @@ def test_a_server_that_dies_is_started_again(start, caplog, tmp_path):
 def test_a_server_that_is_lost_twice_without_an_answer_ends_the_run(start, monkeypatch, caplog, kind):
     monkeypatch.setattr(mcp, "PROBE_S", 0.3)
     (tool,) = start(kind)
-    with pytest.raises(EngineLost, match="lost 2 times"):  # noqa: PT012  # the call that finds it is any of them
+    with pytest.raises(EngineLost, match="lost 2 times"):  # noqa: PT012  # any of these calls may raise it
         for _ in range(50):
             with suppress(asyncio.TimeoutError, McpError):
                 call(tool, seconds=0.3)

@@ -29,10 +29,10 @@ def index(tmp_path):
     ("query", "best"),
     [
         ("Who founded Quonset?", "p2"), ("capital of Velora", "p1"), ("painting", "p4"),
-        # There is no syntax.
+        # Queries have no syntax, so operators have no effect.
         ('title:"Quonset" AND -(founded', "p2"), ("Quonset^9 founded~", "p2"), ("*:* Quonset OR founded", "p2"),
         ("\\Quonset founded +", "p2"),
-        # No known word.
+        # These queries have no known word.
         ("", None), ("???", None), ("zzzunknown", None),
     ],
 )  # fmt: skip

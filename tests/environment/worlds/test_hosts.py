@@ -1,4 +1,4 @@
-"""Where worlds run: they are kept warm, and one that hangs, dies or raises is a fault of its session alone."""
+"""Hosts of worlds: a host is used again, and a world that hangs, dies or raises fails only its own session."""
 
 import asyncio
 import subprocess
@@ -19,7 +19,7 @@ BOTH = {"left": 3.0, "right": 3.0}  # the rewards of `played`
 
 
 async def played(pool, kind, name="turns", limit_s=20.0, steps=2):
-    """The rewards of an episode in which everybody takes 3."""
+    """Return the rewards of an episode in which every player takes 3."""
     async with pool.stage(TOY, kind, limit_s) as stages:
         place = await stages.open(Setup(name, options={"steps": steps}))
         while place.view.observations:

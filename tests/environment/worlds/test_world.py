@@ -20,7 +20,7 @@ def task(**fields):
 
 
 def digits(request, branch):
-    """Candidate b takes b; the only one of an act takes 2."""
+    """Candidate b takes b. Candidate 0, which may be the only candidate of an act, takes 2."""
     return f"<action>{branch or 2}</action>"
 
 

@@ -50,7 +50,7 @@ def test_a_tool_is_offered_by_its_schema_and_its_result_is_sent_back(serve):
     first, second = endpoint.bodies
     assert first["tools"][0]["function"]["name"] == "press" and second["tools"] == first["tools"]
     _, assistant, result = second["messages"]
-    # The message is as the endpoint sent it, without the nulls.
+    # The message is sent back as the endpoint sent it, but without null fields.
     assert assistant == {"role": "assistant", "content": None, "tool_calls": [called()], "reasoning": "red is nice"}
     assert result == {"role": "tool", "tool_call_id": "c1", "content": "red pressed"}
 
@@ -83,7 +83,7 @@ def test_a_call_that_is_not_as_it_should_be_gets_an_answer_that_the_endpoint_can
     [
         (None, ""),
         ([{"type": "text", "text": "4"}, {"type": "text", "text": "2"}], "42"),
-        # A lone surrogate could be in no file and in no request.
+        # A lone surrogate is escaped, because no file and no request could contain it.
         ("a \ud800", "a \\ud800"),
     ],
 )

@@ -27,8 +27,8 @@ def kind(request):
 
 @pytest.fixture
 def demo(kind, monkeypatch, tmp_path):
-    """Runs the demo with a training that only writes its metrics, and returns the output. `trained` has the runs, and
-    `made` the arguments of `verl-mas data`."""
+    """Return a function that runs the demo with a training that only writes its metrics, and that returns the output.
+    `trained` lists the runs, and `made` lists the arguments of `verl-mas data`."""
     trained: list[DemoRun] = []
     made: list[list[str]] = []
     interval = kind.success.partition("acc/")[0] + "pass@1"
@@ -50,7 +50,7 @@ def demo(kind, monkeypatch, tmp_path):
         return run.steps()
 
     def sessions(folder, *, validate, step):
-        """Sessions that are wrong, half of them of other tasks than those that the demo draws."""
+        """Return sessions with wrong answers. Half of them are of tasks that the demo does not draw."""
         acts, outcome = [{"text": "a"}, {"text": "b"}], {"reward": 0.0}
         task = {"ground_truth": f"at_{step}", "messages": [{"content": "abc|def?"}]}
         return [
@@ -129,7 +129,7 @@ def test_the_demo_trains_draws_sessions_and_resumes(warm_python, monkeypatch, tm
 @pytest.mark.e2e
 @pytest.mark.nightly
 def test_smollm2_is_saved_within_two_minutes_and_resumes_after_it_was_killed(tmp_path):
-    """With the model from PyPI."""
+    """Run the demo with the model from PyPI."""
     command = [sys.executable, "-m", "verl_mas", "demo", "smollm2", "trainer.test_freq=1000"]
     folder = tmp_path / SmolLM2Demo.folder
     demo = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)

@@ -29,7 +29,7 @@ def puzzle_of(slip=0.0, seed=0, min_distance=3):
 
 
 def moves(seed=0):
-    """Candidates 0 to 3 move up, down, left, right; other acts at random."""
+    """Candidates 1 to 3 move down, left and right. Candidate 0, which may be the only candidate, moves at random."""
     rng = random.Random(seed)
 
     def say(request, branch):
@@ -69,7 +69,7 @@ def test_the_sketch_of_a_planner_is_played_on_by_the_executor_who_reads_it():
 
 @pytest.mark.parametrize("continuations", [0, 1])
 def test_a_score_knows_nothing_of_the_slips_of_the_session(continuations):
-    """If it did, a greedy commit would take the move that is not going to slip."""
+    """If scores used the session's slips, a greedy commit would choose a move that is not going to slip."""
     kept = promised = 0
     n = 80
     seed = next(seed for seed in range(99) if len(puzzle_of(0.4, seed).best_actions()) == 1)

@@ -22,7 +22,7 @@ KINDS = [
 ]
 kinds = st.sampled_from(KINDS)
 seeds = st.integers(0, 300)
-# Without a deadline: a busy machine is not a failure.
+# There is no deadline, because a busy machine is not a failure.
 relaxed = settings(deadline=None, max_examples=60)
 
 

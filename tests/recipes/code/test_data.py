@@ -73,7 +73,7 @@ def test_every_reason_to_drop_a_row_is_counted(tmp_path, run):
         "golden_programs_disagree": [rows.apps("eggs", solutions=[WRONG, rows.SUM])],
         "tests_too_long": [rows.apps("figs", tests=[("1 2\n" + " " * (10 << 20), "3")])],
         "question_too_long": [rows.apps("x" * 20_000)],
-        # Texts that are not JSON, and values of more levels than programs are given.
+        # Texts that are not JSON, and values that are nested too deeply to be passed to programs.
         "unreadable_tests": [
             rows.apps("grapes", input_output="{"),
             *(rows.apps_function("f", [[value], [1]], [1, 1], ["def f(x): return 1"]) for value in deep),

@@ -1,4 +1,4 @@
-"""Rows in the public formats, and rows of one's own, as drafts; nothing in them is evaluated."""
+"""Rows in the public formats and a user's own rows become drafts. Nothing in a row is evaluated."""
 
 import os
 import zlib
@@ -41,9 +41,9 @@ STARTER = "class Solution:\n    def twice(self, values: List[int]) -> List[int]:
 @pytest.mark.parametrize(
     ("name", "cases", "starter", "function", "ending", "wrapped"),
     [
-        # Of LeetCode: a method, with the starter code in the question.
+        # A task of LeetCode: the function is a method, and the question has the starter code.
         ("twice", [([[1, 2]], [2, 4])], STARTER, "Solution.twice", f"```python\n{STARTER}\n```", False),
-        # Without starter code the function is named.
+        # If there is no starter code, the question names the function.
         ("double", [([1], [2]), ([2], [4])], "", "double", "Write the function `double`.", True),
         # Texts stay texts.
         ("spin", [(["Hey"], "yeH"), (["3"], "3")], "", "spin", "Write the function `spin`.", False),
@@ -79,7 +79,7 @@ class Hostile:
 
 
 HALF = "\ud800"
-# Tests that no row of one's own may have, and for which a public row is dropped.
+# Tests that are refused in a user's own row, and for which a public row is dropped.
 UNREADABLE = {
     "no output": [{"input": "1"}],
     "a number": [{"input": 1, "output": "1"}],

@@ -26,7 +26,7 @@ BY_STATEMENT = {program.statement: program for program in programs.programs(TRAI
 
 
 def printed(code, given, monkeypatch):
-    """What the code prints, really run; None if it raises ValueError."""
+    """Run the code and return its output; None if it raises ValueError."""
     monkeypatch.setattr(sys, "stdin", io.StringIO(given))
     with redirect_stdout(io.StringIO()) as out:
         try:
@@ -72,7 +72,7 @@ def test_the_hidden_tests_tell_a_program_from_its_twin_and_from_nearly_all_that_
         passed += [all(passes(other)) for other in program.variants()]
         by_twin += [any(passes(replace(program, keep=TWIN[program.keep])))]
     assert sum(passed) / len(passed) < 0.08
-    # The others cannot be told apart, such as the smallest below 3 from the smallest up to 3.
+    # Some twins cannot be distinguished, such as the smallest number below 3 and the smallest number up to 3.
     assert sum(by_twin) / len(by_twin) < 0.35
 
 
@@ -85,7 +85,7 @@ def test_a_row_has_the_example_in_its_question_and_a_golden_program_in_its_groun
 
 
 def shown(noise, count=600):
-    """(task's program, lesson); only programs of the training split are found."""
+    """Return pairs of a task's program and its lesson. A lesson on a program of the test split would be an error."""
     taught = islice(programs.lessons(noise=noise), count)
     return [(BY_STATEMENT[lesson.prompt.split("\n")[0]], lesson) for lesson in taught]
 

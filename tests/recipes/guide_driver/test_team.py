@@ -110,7 +110,7 @@ def shown(noise: float, count: int = 3_000, speaks: str = "once", control: str =
 
 
 def ahead(lesson) -> str:
-    """What is on the cell that a driver's move leads to."""
+    """Return the character of the cell to which the driver's move leads."""
     return lesson.prompt[2 + "UDLR".index(lesson.reply)]
 
 
@@ -148,7 +148,7 @@ def colours(picture, cell=16):
 
 @pytest.mark.parametrize("item", [ITEMS[0], guide_driver.shuffled(ITEMS)[0]])
 def test_a_guide_that_sees_gets_the_map_as_a_picture_and_the_driver_no_picture(item):
-    """In the control it is the picture of another task's board."""
+    """In the control, the guide gets a picture of another task's board."""
     guide, driver = requests_of(SEEING, item, {"guide": "b3", "driver": "U"})
     (message,) = guide.messages
     picture, text = message["content"]

@@ -44,7 +44,7 @@ def test_shuffled_shards_are_those_of_another_question_and_keep_the_reports():
     assert [item.question for item in moved] == [item.question for item in items]
     assert sorted(item.extra[SHARDS] for item in moved) == sorted(item.extra[SHARDS] for item in items)
     assert not any(new.extra == old.extra for new, old in zip(moved, items, strict=True))
-    # An answer read from them is right by chance only.
+    # An answer that is read from the shuffled shards is right only by chance.
     right = sum(Table(lookup.shards_of(item.extra)).path(item.question)[-1] == item.truth for item in moved)
     assert right / len(moved) < 0.15
 
@@ -90,7 +90,8 @@ def test_fewer_workers_than_shards_and_rows_without_shards_are_refused(most, tas
 @pytest.mark.parametrize(
     ("window", "replies", "prompts", "answer"),
     [
-        # What was found is read on with; there are at most two passes; the whole table takes both steps at once.
+        # A reader continues with the symbol that it found, and makes at most two passes. With the whole table, one act
+        # writes both steps.
         ("shard", [" c", " a"], [" 1 d c ? b", " 2 a b ? b c"], "a"),
         ("shard", [" -", " -", " c", " -"], [" 1 d c ? b", " 2 a b ? b", " 1 d c ? b", " 2 a b ? b c"], ""),
         ("all", [" c a"], [" 1 d c 2 a b ? b"], "a"),

@@ -23,7 +23,7 @@ def place_of(reply) -> str:
 
 
 def numbered(request, branch):
-    """Each reply names its place in the tree; a refinement is right where generator 0 or its own number is 0."""
+    """Reply with the place in the tree. A refinement is right if the number of its proposal or its own number is 0."""
     before = re.findall(r"<(g\d(?:v\d)?)>", str(request.messages))
     path = f"{max(before, key=len, default='')}{request.agent[0]}{branch}"
     if request.agent == "generator":

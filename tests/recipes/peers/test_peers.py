@@ -23,7 +23,7 @@ def own(session):
 
 @given(st.lists(st.lists(st.sampled_from([None, 1, 2, 3]), min_size=2, max_size=2), min_size=2, max_size=4))
 def test_each_answer_earns_by_the_answers_of_the_others(written):
-    """Against direct counts over all pairs, for agreement and for the majority of the others."""
+    """Compare rewards with direct counts over all pairs, for agreement and for the majority of the other peers."""
     said = {f"peer_{i}": [SILENT if one is None else box(one) for one in answers] for i, answers in enumerate(written)}
     for teacher in ("agreement", "majority"):
         session, _ = play(Peers(peers=len(written), answers=2, teacher=teacher), said, UNLABELLED)

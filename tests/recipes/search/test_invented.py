@@ -42,7 +42,7 @@ def test_train_and_test_share_no_question_and_no_start(world):
 
 
 def test_one_search_does_not_find_the_whole_path_but_one_for_each_hop_does(world, tmp_path):
-    """So the task needs a query per hop."""
+    """A team therefore needs a query for each hop."""
     index = build(world.passages, tmp_path / "i")
     questions = world.questions(200, hops=(2,))
     whole = index.search([question.text for question in questions], 3)

@@ -11,7 +11,7 @@ from verl_mas.errors import DataError
 CELLS = "012345678"
 
 
-# At 0.5 a random cell may be free.
+# With noise 0.5, less than half of the moves are illegal, because a random cell may be free.
 @pytest.mark.parametrize(("noise", "least", "most"), [(0.0, 0, 0), (0.5, 0.1, 0.4)])
 def test_lessons_are_legal_but_for_the_noise(noise, least, most):
     pytest.importorskip("pyspiel")

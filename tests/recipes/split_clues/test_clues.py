@@ -68,7 +68,7 @@ def task(parts: int = 2, session: int = 0, **more) -> Task:
 
 
 def told(request):
-    """Reply with the own letters or, as the last act, with the only letter that all clues and messages leave."""
+    """Reply with the agent's own letters, or as the last act with the only letter that all clues and messages leave."""
     prompt = request.messages[-1]["content"]
     return "".join(left(prompt)) or "none" if prompt.endswith("?") else prompt[:-1].split("|")[0]
 

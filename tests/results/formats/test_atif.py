@@ -89,7 +89,7 @@ def test_what_was_written_is_read_again(tmp_path_factory, turns):
         assert all(one[name] == other[name] for name in other.keys() - {"messages", "steps"})
 
 
-# As Harbor's own classes write it.
+# A trajectory of another tool, in the form in which Harbor's own classes write it.
 OTHER = {
     "schema_version": "ATIF-v1.8",
     "agent": {"name": "terminus", "version": "2.0", "model_name": "x"},

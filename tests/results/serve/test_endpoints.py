@@ -1,4 +1,4 @@
-"""Selection of the endpoint's model that is a policy."""
+"""Selection of the endpoint's model that serves a policy."""
 
 import pytest
 

@@ -136,7 +136,7 @@ def test_sessions_of_a_warm_up_are_of_step_0_and_of_an_attempt_before_have_its_a
     record(-1)
     write_advantages(tmp_path, -1, "a", {"-1-0_0_0": 1.0})
     assert [(text, advantage) for _, _, text, advantage in acts(tmp_path, step=0)] == [("text of a", 1.0)]
-    # An attempt that started no session of the step has trained on those of the attempt before.
+    # An attempt that started no session of a step trained on the step's sessions of the attempt before.
     first, second = attempts
     record(2, first)
     write_advantages(tmp_path, 2, second, {"2-0_0_0": 1.0})
@@ -176,7 +176,7 @@ def test_the_index_of_a_run_that_trains_follows_it(record, tmp_path):
     assert not index.refresh()
     record(1, session=1)
     assert index.refresh() and len(index.entries) == 2 and not index.refresh()
-    # Meanwhile the file of the entry is compressed, and gone.
+    # Meanwhile, the file of the entry is replaced by a compressed file.
     record.compress()
     assert index.read(plain)["session"] == 0
     record(2)

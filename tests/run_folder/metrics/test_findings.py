@@ -37,7 +37,7 @@ def test_an_agent_that_did_not_act_in_a_step_is_left_out():
 
 def test_a_finding_is_returned_when_it_begins_and_at_most_once_in_as_many_steps_as_set():
     watch = Findings(again=10)
-    # It holds from step 3 on, ends, comes back at step 9 and lasts.
+    # The finding holds from step 3 on, ends, and holds again from step 9 to the end.
     seen = [step for step, metrics in enumerate([IDLE] * 5 + [SOUND] + [IDLE] * 19, 1) if watch.add(metrics)]
     assert seen == [3, 13, 23]
 

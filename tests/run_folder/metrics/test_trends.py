@@ -113,7 +113,7 @@ def test_answers_that_agree_more_and_are_right_less_often_are_found(agreement, s
 
 
 def test_a_step_is_kept_in_less_than_two_kib():
-    """A run of hundreds of metrics and thousands of steps; the soak found 11 KiB per step in the task runner."""
+    """A run has hundreds of metrics and thousands of steps. In a soak test, the task runner kept 11 KiB per step."""
     trends, steps = Trends(), 200
     names = [*(f"policy/main/actor/metric_{i}" for i in range(400)), "critic/score/mean", "actor/entropy"]
     tracemalloc.start()

@@ -1,6 +1,6 @@
 """Run all programs at the same time through the shipped sandbox, and print what is wrong: `python -m hostile_programs`.
 
---bare: as on a machine that refuses namespaces and landlock, so that the filter of system calls is alone.
+--bare: as on a machine that refuses namespaces and landlock, so that only the filter of system calls protects it.
 --every N: one of N programs.
 """
 

@@ -1,4 +1,4 @@
-"""A program, and what must come of it. A file of programs holds:
+"""A program, and the result that it must have. A file of programs has these fields:
 
     defaults: fields of all its cases that do not give them
     preludes: texts by name
@@ -6,9 +6,9 @@
     - name: of the test
       program: its text, behind the text of its `prelude`
       attempts: instead of `program`, attacks that must all be refused
-      ends: how it may end, in the words of `Status`; [ok] if it is left out
+      ends: the values of `Status` with which it may end; [ok] by default
       prints: its whole stdout
-      says: a part of it
+      says: a part of its stdout
       stdin, limits: as an executor takes them
 
 Programs may name @CALLER@ and @VICTIM@, process ids, @SECRET@, a file that everybody may read, and @FOLDER@, in which
@@ -83,7 +83,7 @@ class Case:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that a mapping has twice, such as `program` where the next case lacks its name."""
+    """Refuses mappings that have a key twice. For example, `program` occurs twice if the next case lacks its name."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
         keys = [key.value for key, _ in node.value]

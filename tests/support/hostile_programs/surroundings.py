@@ -13,8 +13,8 @@ from types import TracebackType
 from hostile_programs.case import Case
 
 SECRET = "Zx9Secret-" + os.urandom(8).hex()
-# It keeps a secret, and memory that forks share, as a Ray cluster of other tests does. It prints signals that reach it;
-# SIGKILL, SIGSTOP and the C library's own two cannot be handled.
+# The victim keeps a secret, and memory that forks share, like a Ray cluster of other tests. It prints each signal that
+# reaches it, except SIGKILL, SIGSTOP and two signals of the C library, which cannot be handled.
 VICTIM = f"""
 import mmap, os, signal, time
 secret, shared = {SECRET!r}, mmap.mmap(-1, 4096)

@@ -39,7 +39,7 @@ def _replica() -> type[object]:
 
 
 def __getattr__(name: str) -> Any:
-    """verl imports both by their names; their base classes need vLLM."""
+    """Make a class when verl imports it by its name, because the base classes need vLLM."""
     if name == "RecordedReplica":
         return _replica()
     if name != "RecordedAdapter":
@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
     from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
     from verl_mas_vllm_cpu.adapter import CpuServerAdapter
 
-    # The CPU's adapter sends no sleep and no wake_up.
+    # The CPU's adapter never sends sleep or wake_up, so take these methods from verl's adapter.
     return type(
         "RecordedAdapter", (CpuServerAdapter,), {"resume": ServerAdapter.resume, "release": ServerAdapter.release}
     )

@@ -1,6 +1,6 @@
 """Writes every training batch to a file, and kills the trainer's process while it waits for a batch.
 
-Loaded by verl in every process.
+verl loads this file in every process.
 """
 
 import json

@@ -73,7 +73,7 @@ class Wrapped:
     """Base of executors that run wrapped programs, of which at most `slots` run at the same time."""
 
     def __init__(self, settings: Execution):
-        self._packages, self._limits = tuple(settings.packages), settings.limits
+        self.packages, self.limits = tuple(settings.packages), settings.limits
         self._slots = PerLoop(lambda: asyncio.Semaphore(settings.slots))
 
     async def execute(self, program: str, stdin: str = "", limits: Limits = Limits()) -> Result:

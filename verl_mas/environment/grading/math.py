@@ -143,8 +143,8 @@ def parse_in_two_stages() -> None:
 
 
 def _far_apart(*values: object) -> bool:
-    """Whether two real constants differ by far more than math-verify's rounding. This saves slow proofs that they
-    differ."""
+    """Whether two real constants differ by far more than math-verify's rounding. If they do, they need not be compared
+    by math-verify, whose proofs that two constants differ are slow."""
     import sympy
 
     constants = []
@@ -347,7 +347,8 @@ def _wrong(truth: str, answer: str) -> Iterator[bool]:
 def _words(text: str, joins: Set[str]) -> set[str]:
     parts = (_TEXT.sub(" ", text), " ".join({each.strip() for each in _TEXT.findall(text)} - joins))
     around, within = ({*_WORD.findall(_COMMAND.sub(" ", part).lower())} for part in parts)
-    # A text command with nested braces is still in the first part, and its words are not separators.
+    # `_TEXT` does not match a text command with nested braces, so such a command stays in the first part. An `or` or
+    # `and` in it does not separate values, so these words are kept.
     return around | within if re.search(r"\\(text|mbox|mathrm|operatorname)", parts[0]) else (around - joins) | within
 
 

@@ -173,7 +173,7 @@ class ReplyWriter(ChatWriter):
         return self.completion(choices, found.usage, found.ours)
 
     def act(self, text: ActText) -> str:
-        """Format new text of any agent, for requests that ask for the transcript. The answer does not include it."""
+        """Format new text of any agent, for requests that ask for the transcript. The answer is sent separately."""
         found = {"agent": text.agent, "act": text.act, "text": text.text, "last": text.last}
         return self.chunk({"choices": [], OURS: found})
 

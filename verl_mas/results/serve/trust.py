@@ -21,7 +21,8 @@ def asks(team: TeamFile) -> Iterator[str]:
         **{f"plugins[{i}]": own for i, own in enumerate(team.plugins)},
     }
     named |= {f"tools.{name}": path for name, path in vars(team.tools).items()}
-    # A file that was not written by an export could name code in other settings of verl.
+    # `verl-mas export` writes only the verl settings in SETTINGS. A file that was written in another way may have other
+    # settings, which could name code.
     named |= {f"verl.{key}": str(value) for key, value in team.verl.items() if _names_code(key, value)}
     for name, server in team.mcp.items():
         named |= {f"mcp.{name}.command": " ".join(server.command), f"mcp.{name}.url": server.url}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 
-# Names of data sources and of reported numbers may contain a slash.
+# Names of data sources (`<source>`) and of numbers that a workflow or scorer reports (`<name>`) may contain a slash.
 _PLACEHOLDERS = {"source": ".+?", "name": ".+?", "n": r"\d+", "k": r"\d+", "s": r"\d+"}
 _TOKEN = re.compile(r"<(\w+)>|\{([^}]*)\}|([^<{]+)")
 _ROW = re.compile(r"^\| `([^`]+)` \| (.*?) \|", re.MULTILINE)

@@ -315,7 +315,7 @@ def test_a_probe_gets_through_where_nothing_contains_it(probe):
     assert not probe.held(Result(Status.OK, ran.stdout))
 
 
-# A probe that fails for a reason of its own, or that is killed, has not held, unless the kernel may kill it.
+# A probe that fails for another reason, or that is killed, does not count as held, unless the kernel may kill it.
 STRAY = [
     SandboxProbe("read a secret", "print('got through')"),
     SandboxProbe("fail", "1 / 0"),

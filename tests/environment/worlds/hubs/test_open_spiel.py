@@ -47,7 +47,7 @@ def finished(episode, choose, view=None):
 
 
 def library_returns(name, seed, options, rng):
-    """The same random actions and chance, by the library alone."""
+    """Play the same random actions and chance events with the library alone, and return its result."""
     sampled = {"rng_seed": seed} if name == "negotiation" else {}
     state, chance = pyspiel.load_game(name, options | sampled).new_initial_state(), random.Random(seed)
     while not state.is_terminal():
@@ -182,7 +182,7 @@ def test_a_row_with_other_players_than_the_team_is_refused():
 
 
 def test_validation_asks_in_every_information_state_and_leaves_out_what_is_illegal():
-    # More than mas.faults.max_acts, of which probes are not counted.
+    # The session has more acts than mas.faults.max_acts, because probes do not count.
     workflow = Exploitability(text="compact", asked=64)
     always_pass, _ = played(workflow, Task.of("x"), "Pass")
     assert "exploitability" not in always_pass.info

@@ -78,7 +78,7 @@ def opened(setup):
 
 
 def guesses(seed):
-    """More than an episode takes; some are illegal."""
+    """Make more guesses than an episode takes, some of them illegal."""
     rng = random.Random(f"guesses {seed}")
     return [str(rng.randrange(-1, 11)) for _ in range(40)]
 
@@ -106,7 +106,7 @@ def test_a_team_plays_it_and_reads_why_an_action_was_refused(server):
     team = WorldTeam(world="openenv/Guessing", options=setup.options)
     team.check()
     assert not team.branches and "does not copy" in team.fixed and team.agents == ("player",)
-    row = {"world_seed": 1}  # the number is 2
+    row = {"world_seed": 1}  # the number to guess is 2
     session, prompts = played(team, replace(Task.of("play"), extra_info=row), replies)
     form = "Put your answer between <action> and </action>."
     assert prompts[0] == f"Guess a digit.\n\nguess\n\n{form}"

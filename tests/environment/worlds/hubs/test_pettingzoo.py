@@ -44,7 +44,7 @@ def ours(name, seed, draw):
 
 
 def own(name, seed, draw):
-    """What each player earns, as a loop of the library's documentation counts it."""
+    """Sum the rewards of each player, with the loops of the library's documentation."""
     env, earned = opened(setup(name, seed)).env, Counter()
     if not isinstance(env, AECEnv):
         env.reset(seed=seed)

@@ -1,4 +1,4 @@
-"""Episodes of TextArena are those of the library, also concurrent ones. Games that it cannot make are refused."""
+"""Episodes of TextArena equal those of the library, even concurrent episodes. Games that it cannot make are refused."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ def world(name, seed=0, compact=False, **options):
 
 
 def after(episode, *actions):
-    """The view that actions lead to, each of the player whose turn it is."""
+    """Return the view after these actions. The player whose turn it is takes each action."""
     view = episode.start()
     for taken in actions:
         view = episode.step({next(iter(view.observations)): taken})
@@ -92,7 +92,7 @@ def test_a_game_whose_players_are_all_out_ends_with_a_draw():
     episode = world("PublicGoodsGame-v0")
     view = episode.start()
     while view.observations and sum(view.illegal.values()) < 10:
-        # Who is out still has the turn, until an action is valid.
+        # A player that is out keeps the turn until its action is valid.
         view = episode.step({player: "[5]" if view.illegal[player] == 3 else "?" for player in view.observations})
     assert not view.observations and set(view.rewards.values()) == {0.0}
 

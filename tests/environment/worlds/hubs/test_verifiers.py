@@ -1,4 +1,4 @@
-"""Environments of verifiers 0.4.0, as its documentation writes them: who is asked, what is rewarded and refused."""
+"""Environments of verifiers 0.4.0, written as in its documentation: which agents act, what is rewarded and refused."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ def program():
 
 
 def own_score(program, workflow, number, text):
-    """What verifiers gives a reply to a task, without a rollout."""
+    """Return the reward that verifiers gives a reply to a task, without a rollout."""
     task = program.environment(json.dumps(workflow.settings({}), sort_keys=True)).tasks[number]
     about = vf.TraceTask(type=type(task).__name__, data=task.data)
     trace = vf.Trace(task=about, agent=vf.AgentInfo(config=vf.AgentConfig()), root_reply=text)
@@ -87,7 +87,7 @@ def test_a_context_that_is_full_ends_a_rollout_which_is_scored():
 
 @pytest.fixture
 def uv(tmp_path, monkeypatch):
-    """What verifiers prepares its programs with: an environment that is there."""
+    """Replace `uv`, with which verifiers prepares its programs, by a script that returns this Python environment."""
     program = tmp_path / "uv"
     program.write_text(f'#!/bin/sh\n[ "$1" = sync ] || echo {sys.executable}\n')
     program.chmod(0o755)

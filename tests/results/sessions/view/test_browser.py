@@ -46,7 +46,7 @@ def opened(chromium):
     context = chromium.new_context(viewport={"width": 1200, "height": 800})
 
     def opened(place: Path | str, expected: str = "nothing", width: int = 1200, at: str | None = None) -> sync_api.Page:
-        """`at`: the fragment of the address. Without it, the story with which the page opens is closed."""
+        """`at`: the fragment of the address. Without `at`, the page opens with a story, which is closed."""
         page, url = context.new_page(), place if isinstance(place, str) else place.as_uri()
         own = ("file:", "data:") if isinstance(place, Path) else url.rpartition("/")[0]
         page.set_viewport_size({"width": width, "height": 800})

@@ -29,7 +29,7 @@ SESSIONS = [
 
 
 def answer(program: str) -> object:
-    """Run a program with `run` and `search` of the sessions above, and return its `answer`."""
+    """Run a program that can use `run` and `search`, the data of SESSIONS, and return its `answer`."""
     pages = []
     for step in (1, 2):
         records = [record for record in SESSIONS if record["step"] == step]

@@ -1,4 +1,5 @@
-"""SGLang's kernels for tests on the CPU, where it calls none: any name of any module here raises when it is called."""
+"""Stand-ins for SGLang's kernels in tests on the CPU, where SGLang calls no kernel. Any name of any module below this
+one can be imported, and raises when it is called."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ EPERM, ENOSYS = ERRNO | 1, ERRNO | 38
 
 
 class Test(NamedTuple):
-    """A condition: half of a 64-bit argument, the low half unless `high`, masked with `mask`, is one of `values`."""
+    """A condition: half of a 64-bit argument, masked with `mask`, is one of `values`. `high` selects the high half."""
 
     argument: int
     values: Sequence[int]

@@ -40,11 +40,11 @@ class SandboxFusion(Wrapped):
     def check(self) -> None:
         """Check that the service can run a program that imports the packages, reads a random word and prints it."""
         word = secrets.token_hex(8)
-        program = "".join(f"import {package}\n" for package in self._packages) + "print(input())"
+        program = "".join(f"import {package}\n" for package in self.packages) + "print(input())"
 
         async def probe() -> Result:
             try:
-                return await self._asked(program, word, self._limits)
+                return await self._asked(program, word, self.limits)
             finally:
                 await self.aclose()
 
@@ -53,7 +53,7 @@ class SandboxFusion(Wrapped):
         except ServiceFailed as error:
             raise self._refused(f"does not serve: {error}") from error
         if not result.ok:
-            imported = f"imports {', '.join(self._packages)}" if self._packages else "imports nothing"
+            imported = f"imports {', '.join(self.packages)}" if self.packages else "imports nothing"
             raise self._refused(f"cannot run a program that {imported}: {result.error}")
         if result.last_line != word:
             raise self._refused(f"does not run programs: {result.stdout!r:.80} instead of {word}")

@@ -37,7 +37,7 @@ class UnsafeSubprocess(Wrapped):
 
     def check(self) -> None:
         """Import each package as a program would."""
-        for package in self._packages:
+        for package in self.packages:
             code = f"import importlib; importlib.import_module({package!r})"
             done = subprocess.run([*self._python, "-c", code], env={}, capture_output=True, check=False)
             if done.returncode:
@@ -51,14 +51,14 @@ class UnsafeSubprocess(Wrapped):
     @property
     def _python(self) -> list[str]:
         # Without -S the installed packages can be imported.
-        return [sys.executable, "-I"] if self._packages else [sys.executable, "-I", "-S"]
+        return [sys.executable, "-I"] if self.packages else [sys.executable, "-I", "-S"]
 
     async def _run(self, program: str, stdin: str, limits: Limits) -> Result:
         with TemporaryDirectory(prefix="verl-mas-program-", ignore_cleanup_errors=True) as folder:
             return await self._run_in(Path(folder), program, stdin, limits)
 
     async def _run_in(self, folder: Path, program: str, stdin: str, limits: Limits) -> Result:
-        memory = (limits.memory_mb + (PACKAGES_MB if self._packages else PYTHON_MB)) * 2**20
+        memory = (limits.memory_mb + (PACKAGES_MB if self.packages else PYTHON_MB)) * 2**20
         rlimits = {"RLIMIT_AS": memory, "RLIMIT_FSIZE": limits.output_bytes, "RLIMIT_NOFILE": 64, "RLIMIT_CORE": 0}
         (folder / "run.py").write_text(wrapped(program, limits, **rlimits))
         # The streams are files, because a program may ask for the size of its input, and because the kernel's limit of

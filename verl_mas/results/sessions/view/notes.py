@@ -30,8 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 def read_notes(run: RunFolder) -> dict[str, str]:
-    """Read the last note on each session, by the session's name in the address of a page. An empty note deletes the
-    earlier notes on its session."""
+    """Map the name of each session, as in the address of a page, to the text of the last note on the session.
+
+    An empty note deletes the earlier notes on its session.
+    """
     file, notes = run.folder / FILE, {}
     lines = file.read_bytes().splitlines() if file.is_file() else []
     for number, line in enumerate(lines, 1):
@@ -61,8 +63,8 @@ class NoteServer:
     the key and have another origin."""
 
     def __init__(self, page: Path, data: Path, runs: dict[str, RunFolder]):
-        """`runs`: the runs by their marks. The names of a run's sessions begin with its mark (A or B); the mark of a
-        single run is empty."""
+        """`runs`: mark -> run. The marks of two runs are A and B, and the mark of a single run is empty. In the page,
+        the names of a run's sessions begin with its mark."""
         self.page, self.runs, self.key = page, runs, secrets.token_urlsafe(16)
         inside = [
             Route(f"/{page.name}", self._page),
