@@ -56,7 +56,7 @@ def test_what_follows_another_setting_by_interpolation_is_not_refused_beside_it(
     assert "overrides.model.path=/other" in problem.value
 
 
-def test_every_setting_of_an_adapters_own_is_one_of_verls(make):
+def test_every_setting_that_an_adapter_may_have_exists_in_verl(make):
     section = make().actor_rollout_ref
     for pattern in (*OWN, *LENGTHS):
         path = pattern.removesuffix("*").removesuffix(".")

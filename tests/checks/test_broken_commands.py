@@ -161,5 +161,5 @@ def test_a_command_that_is_broken_in_one_place_is_answered_clearly(letters, brok
 @pytest.mark.nightly
 @many
 @given(BROKEN, MACHINES)
-def test_so_are_many(letters, broken, here):
+def test_many_broken_commands_are_answered_clearly(letters, broken, here):
     answered(broken, letters, here)

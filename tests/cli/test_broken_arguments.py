@@ -104,5 +104,5 @@ def test_wrong_arguments_are_answered_clearly(drawn, here):
 @pytest.mark.nightly
 @many
 @given(commands(), MACHINES)
-def test_so_are_many(drawn, here):
+def test_many_wrong_arguments_are_answered_clearly(drawn, here):
     answered(drawn, here)

@@ -40,13 +40,13 @@ def test_names_are_listed_without_an_import_and_found_in_the_folder_and_in_insta
 
 
 def test_two_entries_of_one_name_and_an_entry_point_that_registers_nothing_are_refused(animals, tmp_path):
+    install(tmp_path, "bear", "zoo_bears", "")
+    install(tmp_path, "lynx", "zoo_lynx", "")
     animals.register("crow")("a crow")
     with pytest.raises(ConfigError, match="registered twice"):
         animals.register("crow")("another")
     with pytest.raises(ConfigError, match="registered twice"):
         animals.register("bear")("another, before the one of the folder is imported")
-    install(tmp_path, "bear", "zoo_bears", "")
-    install(tmp_path, "lynx", "zoo_lynx", "")
     with pytest.raises(ConfigError, match=r"is in zoo_of_test.bear and in zoo_bears"):
         animals["bear"]
     with pytest.raises(ConfigError, match="registers an animal named 'lynx'"):

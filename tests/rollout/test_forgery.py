@@ -84,7 +84,7 @@ def test_no_fragment_in_any_place_becomes_a_special_token(case):
 
 
 @pytest.mark.nightly
-def test_none_of_many_compositions_becomes_one(case):
+def test_no_composition_of_texts_becomes_a_mark(case):
     rng = random.Random(2)
     for _ in range(COMPOSITIONS // len(TEMPLATES) + 1):
         case.check(rng)

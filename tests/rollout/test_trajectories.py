@@ -251,7 +251,7 @@ class Pieces:
 
 
 @pytest.mark.parametrize("text", ["", "plain", "Grüße, 世界 🎉🎉", " two  spaces "])
-def test_together_they_are_the_text_and_a_character_belongs_to_its_last_token(tokenizer, text):
+def test_pieces_join_to_the_text_and_a_character_belongs_to_its_last_token(tokenizer, text):
     ids = tokenizer.encode(text, add_special_tokens=False)
     texts = TextPerToken(tokenizer)(ids)
     assert "".join(texts) == text and len(texts) == len(ids)

@@ -155,5 +155,5 @@ def test_what_a_full_disk_and_a_wrong_clock_leave_is_whole_and_in_order(drawn):
 @pytest.mark.nightly
 @many
 @given(WRITES)
-def test_so_do_many(drawn):
+def test_many_full_disks_leave_whole_files_in_order(drawn):
     survived(drawn)

@@ -83,7 +83,7 @@ def test_a_pointer_of_endless_digits_is_refused_in_few_words(save, tmp_path):
         latest(tmp_path)
 
 
-def test_where_no_checkpoint_is_complete_the_fix_is_to_start_anew(save, tmp_path):
+def test_without_a_complete_checkpoint_the_fix_is_to_start_again(save, tmp_path):
     save(2, finish=False)
     assert latest(tmp_path) is None
     (tmp_path / POINTER).write_text("2")

@@ -139,7 +139,7 @@ def as_column(values):
 
 
 @given(st.integers(1, 8), st.data())
-def test_it_is_the_share_of_draws_with_a_solution(n, data):
+def test_pass_at_k_is_the_share_of_draws_with_a_solution(n, data):
     solved, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
     outcomes = [1] * solved + [0] * (n - solved)
     draws = [max(draw) for draw in combinations(outcomes, k)]
@@ -163,7 +163,7 @@ def test_the_report_takes_every_k_that_each_task_has_sessions_for():
     assert dict(report([])) == {}
 
 
-def test_a_graded_score_has_a_mean_of_its_own_and_a_binary_one_that_of_pass_at_1():
+def test_the_mean_of_a_graded_score_is_its_own_and_that_of_a_binary_score_is_pass_at_1():
     found = dict(report([[0.5, 0.7], [0.0, 0.2], [1.0, 0.6]]))
     names = ("mean@2", "mean@2/low", "mean@2/high", "pass@1")
     assert [found[name] for name in names] == pytest.approx([0.5, 0.1, 0.8, 1 / 6])

@@ -78,7 +78,7 @@ def family(request):
 
 
 @pytest.mark.nightly
-def test_none_of_a_million_compositions_is_one(family):
+def test_no_composition_of_a_million_is_a_mark(family):
     rng = random.Random(0)
     for _ in range(COMPOSITIONS // (len(FAMILIES) * len(ROLES)) + 1):
         family.check(rng)

@@ -251,5 +251,5 @@ def test_a_broken_network_is_an_error_that_names_the_address(drawn):
 @pytest.mark.nightly
 @many
 @given(networks())
-def test_so_are_many(drawn):
+def test_many_broken_networks_are_errors_that_name_the_address(drawn):
     answered(drawn)

@@ -84,7 +84,7 @@ def test_equal_tests_are_one_and_those_of_ten_megabytes_are_left_out():
 @pytest.mark.parametrize(
     ("test", "reason"), [(LARGE, Drop.LONG_TESTS), (SILENT, Drop.NO_TESTS)], ids=["long", "silent"]
 )
-def test_a_task_without_other_tests_than_those_is_dropped(test, reason):
+def test_a_task_with_only_long_or_silent_tests_is_dropped(test, reason):
     with pytest.raises(Dropped) as caught:
         chosen([test])
     assert caught.value.reason is reason

@@ -218,7 +218,7 @@ def test_tasks_without_rows_are_replaced_until_batches_of_them_have_none(queue, 
     assert sum(refilled) == 2 * FAILED_BATCHES - 1
 
 
-def test_failures_are_counted_anew_for_every_batch(queue, buffer):
+def test_failures_are_counted_from_zero_for_every_batch(queue, buffer):
     made = buffer(refill=lambda count: [queue.task(f"1-{9 - i}", 1) for i in range(count)])
     for step in range(1, 3 * FAILED_BATCHES):
         queue.task(f"{step}-0", step, "failure")

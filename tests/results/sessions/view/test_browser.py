@@ -318,7 +318,7 @@ def test_the_page_opens_with_one_task_at_four_steps_and_its_address_opens_it_aga
     assert again.get_by_role("link", name="link").get_attribute("href") == "#val%2F3%2Fval3-1%2F0"
 
 
-def test_an_address_of_a_session_that_the_page_does_not_have_is_said_and_so_is_a_task_of_one_step(opened, tmp_path):
+def test_the_page_reports_the_address_of_a_missing_session_and_a_task_of_one_step(opened, tmp_path):
     page = opened(view_of(tmp_path, [session(3, "3-0")]), at="train/77/77-0/0")
     assert "names the session train/77/77-0/0, which this page does not have" in text_of(page, "#session .empty")
     page.evaluate("location.hash = '#story/train/3/3-0/0'")

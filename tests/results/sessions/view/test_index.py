@@ -14,7 +14,7 @@ def test_a_group_has_the_sessions_of_one_attempt_and_is_uniform_if_the_reader_sa
     assert [(len(group.entries), group.uniform) for group in groups_of(records)] == [(2, True), (2, False)]
 
 
-def test_agents_have_the_order_of_the_configuration_and_those_that_it_lacks_that_of_their_acts():
+def test_agents_are_in_the_order_of_the_configuration_and_others_in_the_order_of_their_acts():
     assert index_of([page(session())], {}, ["idle", "checker"])["agents"] == ["idle", "checker", "solver"]
     acts = [act("solver"), act("checker", malformed="no verdict")]
     index = index_of([page(session(acts=acts), session(number=1, acts=acts[::-1]))], {})
