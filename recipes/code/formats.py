@@ -1,4 +1,4 @@
-"""Formats of public sets of programming tasks, and of a user's own files, converted to one kind of draft.
+"""Reads public sets of programming tasks, and a user's own files, and converts each row to a `Draft`.
 
 A file's format is recognised by its columns. No code in a row is executed: texts are parsed as JSON, and
 LiveCodeBench's pickled texts are loaded by an unpickler that refuses every class.
@@ -55,7 +55,7 @@ class Dropped(Exception):
 
 @dataclass(frozen=True)
 class Draft:
-    """A task as in its set: all tests, and programs that are claimed to be right."""
+    """A task as it was read: with all tests, and with programs that are claimed to be right."""
 
     question: str
     tests: Sequence[Test]
@@ -191,7 +191,7 @@ def _stdio(inputs: Iterable[object], outputs: Iterable[object]) -> list[Stdio]:
 
 
 def _joined(text: object) -> str:
-    """Join the lines of sets that have a list of lines instead of a text."""
+    """Return a text. If a set has a list of lines instead of the text, join the lines."""
     return "\n".join(map(_text, text)) if isinstance(text, list) else _text(text)
 
 

@@ -62,7 +62,7 @@ def _examples(draft: Draft, usable: Sequence[Test]) -> tuple[Sequence[Test], Exa
 
 
 def _is_stated(test: Stdio, statement: str) -> bool:
-    """Whether the statement has the test as an example: "Input", the input, "Output", the output."""
+    """Whether the statement shows the test as an example: "Input" and then the input, "Output" and then the output."""
     given, printed = test.input.split(), test.output.split()
     if not given or len(test.input) + len(test.output) > EXAMPLE_CHARACTERS or given[0] not in statement:
         return False

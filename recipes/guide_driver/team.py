@@ -37,7 +37,7 @@ ROWS, COLUMNS = "abcdefghi", "123456789"
 named = partial(place, rows=ROWS, columns=COLUMNS)  # row and column of a cell: b3
 SOURCE, SHUFFLED = "guide_driver", "guide_driver_shuffled"
 GUIDE = "guide_seed"  # seed of the board that the guide sees
-# If boards are larger, or the goal is nearer, a walk that does not know the goal often finds it.
+# On smaller boards, or with a nearer goal, a driver that does not know the goal would find it more often.
 SMALL: Size = {"size": 4, "walls": 3 / 16, "min_distance": 3}
 
 
@@ -84,7 +84,7 @@ WORDS = 2  # in the guide's message: a row and a column
 PICTURE = "picture"
 Colour = tuple[int, int, int]
 LINE: Colour = (128, 128, 128)  # colour above and left of each cell in a picture
-LOOKS = 4  # in lessons with pictures, the driver moves on one of this many boards
+LOOKS = 4  # in lessons with pictures, the driver moves on only one board in LOOKS
 COLOURS: dict[str, Colour] = {FREE: (255, 255, 255), WALL: (0, 0, 0), GOAL: (0, 192, 0)}
 
 
@@ -234,8 +234,8 @@ def _around(drive: Drive) -> str:
 def lessons(workflow: GuideDriver, size: Size, *, noise: float, seed: int = 0) -> Iterator[Lesson]:
     """Yield demonstrations endlessly, on training boards only, with the workflow's prompts.
 
-    `noise` is the share of messages that name a random cell, and the share of random moves. The driver always gets the
-    right message, so that it learns to read messages.
+    `noise` is the share of the guide's messages that name a random cell, and of the driver's moves that are random. The
+    driver's prompts have the right message even then, so that the driver learns to read messages.
     """
     rng = random.Random(f"lessons {seed}")
     number = FIRST_SEED * (seed + 1)

@@ -1,9 +1,9 @@
 """Every estimator with every option on random steps, against a second implementation.
 
 The second implementation was written from the papers and the options' descriptions. It uses float64 and works row by
-row. It was written without reading `verl_mas/advantage`, except for GDPO, own rewards, best_other and session_mean. It
-counts a row by a weight, and adds a role's scores of earlier steps as further rows. If the two implementations
-disagree, the paper decides.
+row. It was written without reading `verl_mas/advantage`, except for GDPO, own rewards, best_other and session_mean.
+Each row has a weight, and the scores of a role in earlier steps are added to the role's groups as further rows. If the
+two implementations disagree, the paper decides.
 """
 
 from types import SimpleNamespace
@@ -32,8 +32,10 @@ def mhgpo(rows, o, past):
 
 
 def at_grpo(rows, o, past):
-    """2510.11062, section 3: a group has the candidates of one act. If an agent has no candidates, a group has its acts
-    of one turn."""
+    """2510.11062, section 3: a group has the candidates of one act.
+
+    If every act of an agent has a single candidate, a group has the agent's acts of one turn in the sessions of a task.
+    """
     branches = np.isin(rows.agent, rows.agent[rows.branch > 0])
     candidates = alike(rows, "task", "session", "agent", "instance", "turn")
     group = np.where(branches, candidates, -1 - alike(rows, "task", "agent", "turn"))
@@ -59,8 +61,11 @@ def agent_gigpo(rows, o, past):
 
 
 def agent_gdpo(rows, o, past):
-    """2601.05242: each reward is normalised in its group, and their weighted sum over the batch, here over the agent's
-    acts. A penalty is a reward below 0."""
+    """2601.05242: each reward is normalised in its group, and the weighted sum of the results is scaled once more.
+
+    The sum is divided by its standard deviation over the agent's acts (in the paper, over the batch). A penalty is a
+    reward below 0.
+    """
     group, agent = alike(rows, "task", "agent"), alike(rows, "agent")
     weights, own = weigh(rows, o, group, ("task", "session")), rows.local_reward + later(rows, o.gamma)
     parts = ((rows.team_weight, rows.team_reward), (rows.local_weight, own), (o.penalty_weight, -rows.penalty))
@@ -77,7 +82,7 @@ def agent_reinforce_pp(rows, o, past):
 
 
 def hierarchical_grpo(rows, o, past):
-    """2511.13288, equations 9 to 13: a rollout's invocations of an agent share its weight, as copies do."""
+    """2511.13288, equations 9 to 13: an agent's invocations in a rollout count once together, in equal shares."""
     group = alike(rows, "task", "agent")
     called = SimpleNamespace(**vars(rows))
     called.instance = np.where(rows.agent == o.main, 0, alike(rows, "agent", "instance"))
@@ -86,7 +91,10 @@ def hierarchical_grpo(rows, o, past):
 
 
 def rao(rows, o, past):
-    """2605.06639, equations 3 and 4: the first copies of other rollouts are the baseline, and depths weigh the same."""
+    """2605.06639, equations 3 and 4: the baseline is the mean score of the first copies in the task's other rollouts.
+
+    All depths have the same total weight.
+    """
     copies = {(row[:3], row[3]) for row in zip(rows.task, rows.session, rows.instance, rows.agent, strict=True)}
     depths = [depth for _, depth in copies]
     found = np.zeros(len(rows.score))
@@ -133,7 +141,7 @@ def total(values, *labels):
 
 
 def weigh(rows, o, group, unit, invocations_alike=False):
-    """Return the weight of each row in its group, and the unit with which it shares a reward."""
+    """Return the weight of each row in its group, and the number of its unit, whose rows share a reward."""
     owner, one = alike(rows, *unit), np.ones(len(group))
     per_invocation = 1 / total(one, group, alike(rows, *unit, "agent", "instance"))
     share = per_invocation if invocations_alike else one
@@ -260,10 +268,10 @@ def random_options(rng, name):
     options = {option: of[rng.integers(len(of))] for option, of in values.items() if rng.random() < 0.4}
     if name == "rao":
         options["main"] = "lead"
-    if name == "hierarchical_grpo":  # With roles, the main agent may also be several agents.
+    if name == "hierarchical_grpo":  # With by=role, `main` is a role, which may have several agents.
         options["main"] = "scout" if options.get("by") == "role" else "lead"
-    # Options that are refused together with shrinkage. For example, the deviation of a step may be 0 although its
-    # scores differ from those of earlier steps.
+    # These options are refused together with shrinkage, which adds scores of earlier steps. With batch_std, for
+    # example, the deviation of this step may be 0 although its scores differ from those of earlier steps.
     if options.get("scale") == "batch_std" or options.get("baseline") == "best_other" or "gamma" in options:
         options.pop("shrinkage", None)
     if name != "agent_rae" and not options.get("shrinkage"):

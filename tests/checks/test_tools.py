@@ -40,7 +40,7 @@ def find(make):
 
 def test_tools_are_known_by_the_names_that_verl_gives_them(find, tmp_path):
     assert len(find()[1]) == 1
-    # verl takes a name once per process.
+    # In one process, verl refuses a second function with the name of a tool that is registered already.
     (tmp_path / "press.py").write_text(PRESS)
     tools, problems = find(**{FUNCTIONS: f"{tmp_path}/press.py"})
     assert problems == [] and tools["press"].schema["function"]["parameters"]["required"] == ["button"]

@@ -277,7 +277,7 @@ def test_the_workers_of_a_team_get_their_clients_from_the_teams_trainer_alone(lo
 
 @pytest.mark.e2e
 def test_the_worker_can_be_the_first_module_a_process_imports(warm_python):
-    """Ray does so; the import reaches verl's trainers, and from there the plugin."""
+    """Ray imports this module first in a process. The import reaches verl's trainers, and from there the plugin."""
     code = "import verl_mas.rollout.worker; from verl.trainer.ppo.v1 import get_trainer_cls; get_trainer_cls('mas')"
     subprocess.run([warm_python, "-c", code], check=True, timeout=120)
 

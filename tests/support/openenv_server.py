@@ -1,6 +1,7 @@
 """Environments of OpenEnv behind one server, and OpenEnv's own client, which plays them. Both run in the Python
 environment of OpenEnv, whose packages conflict with those of the tests. `python openenv_server.py PORT ENVIRONMENTS`
-starts the server. `python openenv_server.py URL` plays episodes, with the seeds and actions that stdin has as JSON."""
+starts the server. `python openenv_server.py URL` reads seeds and actions as JSON from stdin, and plays episodes with
+them."""
 
 import json
 import os

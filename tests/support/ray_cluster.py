@@ -11,7 +11,8 @@ import tempfile
 import time
 from collections.abc import Mapping
 
-# More than the machine has: on the CPU a "GPU" is one worker process, and most of verl's actors only wait.
+# The cluster declares more CPUs and GPUs than the machine has. This works because a "GPU" is only one worker process
+# on the CPU, and most of verl's actors only wait.
 CPUS, GPUS = 64, 4
 LONGEST_END = 60.0
 
@@ -20,7 +21,7 @@ class RayCluster:
     """A context with a Ray cluster, which also ends if the process that made it is killed."""
 
     def __init__(self, python: str):
-        """`python` starts its workers."""
+        """`python` is the Python executable with which Ray starts the workers of the cluster."""
         self._python = python
         self._own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
@@ -46,7 +47,8 @@ class RayCluster:
         return {**environment, **self._own}, overrides
 
     def wait_until_empty(self) -> None:
-        """Wait until Ray has ended all actors of the last run; the next run would connect to its TransferQueue."""
+        """Wait until Ray has ended all actors of the last run. Otherwise the next run would connect to the
+        TransferQueue of the last run."""
         assert self._head.stdin
         print(file=self._head.stdin, flush=True)
         left = self._answer()

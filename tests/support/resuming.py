@@ -1,4 +1,4 @@
-"""A resuming client of an engine in this process."""
+"""A client that resumes aborted replies, for an engine in this process."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

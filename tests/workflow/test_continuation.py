@@ -1,4 +1,4 @@
-"""Continued candidates: their scores, their independence of the session, and states that cannot be restored."""
+"""Continued candidates: their scores, sessions that they do not change, and states that cannot be restored."""
 
 import asyncio
 import random
@@ -72,7 +72,7 @@ def acts(replies, *names):
 
 
 def test_the_mean_of_the_continuations_is_the_value_of_the_candidate(run):
-    # The first digit is followed by two coins, the second by one coin, the third by none.
+    # Each digit is 0 or 1 at random. Two digits follow the first digit, one follows the second, and none the third.
     rng = random.Random(0)
     coins = ScriptedLLM(lambda request, branch: str(rng.randrange(2)))
     session = run(lambda: Sum(n=300), coins, branch=BranchSpec(k=2, commit="first")).session
@@ -99,7 +99,8 @@ def test_probes_are_recorded_as_such_and_are_in_no_row_and_no_count_of_the_agent
     result = run(lambda: Sum(n=2), ScriptedLLM(by_branch), branch=UNIFORM)
     session, record = result.session, result.session.record("finished")
     probes = [act for act in record["acts"] if act["probe"]]
-    # Three candidates with two continuations each, of two acts after the first act, and of one act after the second.
+    # Each act has three candidates with two continuations each. A continuation of the first act has two acts, one of
+    # the second act has one act, and one of the third act has none.
     assert len(probes) == 3 * 2 * (2 + 1)
     assert {(act["key"], act["trainable"], act["committed"]) for act in probes} == {(None, False, False)}
     # Each probe names its candidate and the number of its continuation.

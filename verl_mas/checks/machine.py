@@ -93,7 +93,8 @@ def available(config: DictConfig) -> Resources | None:
 
     gpus, cpus = (config.ray_kwargs.ray_init.get(name) for name in ("num_gpus", "num_cpus"))
     if target():
-        # For the machines of `--gpus`, check only the counts in the command; the plan checks the GPUs.
+        # With `--gpus`, the run is on other machines, whose GPUs the plan checks. Check here only the numbers of GPUs
+        # and CPUs that the command sets.
         return Resources(*(sys.maxsize if count is None else count for count in (gpus, cpus)))
     return Resources(
         gpus=devices_here() if gpus is None else gpus,

@@ -129,7 +129,7 @@ def _policy(view: View) -> Summary:
         "context": None if remote else _context(view),
         "snapshot": f"of {snapshot.of} every {snapshot.every} steps{first}" if snapshot else None,
         "adapter": adapter if spec.adapter_of else None,
-        # The policies that are adapters on its weights.
+        # The policies that are adapters on the weights of this policy.
         "adapters": adapters(mas, view.name),
         "correction": _correction(view.correction) if trained else None,
     }

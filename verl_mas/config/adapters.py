@@ -122,7 +122,7 @@ def write_table(view: DictConfig, table: Mapping[str, Adapter]) -> None:
     """Write the adapters, by policy, into the view of their base, from which its workers and engines read them.
 
     verl then sees one model with an adapter of the largest rank on the modules of all adapters, and prepares workers
-    and engines for it. Only SGLang reads the modules.
+    and engines for it. Only SGLang reads the `target_modules` of this adapter.
     """
     with open_dict(view):
         rollout, model = view[SECTION].rollout, view[SECTION].model

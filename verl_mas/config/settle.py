@@ -72,8 +72,8 @@ def _sum_norm(config: DictConfig) -> Iterator[str]:  # patch: sum-norm-factor
 
 
 def _filter(config: DictConfig) -> Iterator[str]:
-    """Replace verl's filter, which drops a task if all its rows agree, by the team's filter, which compares the rows
-    of each agent separately."""
+    """Replace verl's filter, which drops a task if a metric (by default the reward) is equal in all its rows, by the
+    team's filter, which compares the rows of each agent separately."""
     if OmegaConf.select(config, "algorithm.filter_groups.enable"):
         values: dict[str, object] = {"mas.filter.drop": "uniform", "mas.filter.refill": True}
         _set(config, {"algorithm.filter_groups.enable": False})

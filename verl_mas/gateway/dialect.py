@@ -1,4 +1,4 @@
-"""Common parts of the HTTP protocols of programs: the parsed request, and the act in the form that a program gets."""
+"""Common parts of the HTTP protocols by which programs ask agents: a parsed request, and the act that answers it."""
 
 from __future__ import annotations
 

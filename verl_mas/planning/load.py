@@ -215,8 +215,8 @@ def _served(run: Run, name: str, model: ModelSize) -> Policy:
 
 
 def _with_settings(policy: Policy, section: DictConfig, *parts: str) -> Policy:
-    """Read the fields that are settings of these parts of a section. A missing setting, such as a setting of FSDP under
-    another strategy, becomes False."""
+    """Read the fields that `setting` made and whose keys begin with one of `parts`. A missing setting, such as a
+    setting of FSDP under another strategy, becomes False."""
     keys = {one.name: one.metadata["key"] for one in fields(Policy) if one.metadata}
     found = {name: OmegaConf.select(section, key) for name, key in keys.items() if key.startswith(parts)}
     return replace(policy, **{name: False if value is None else value for name, value in found.items()})

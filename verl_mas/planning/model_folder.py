@@ -188,7 +188,7 @@ class UnknownSize(ConfigError):
 
 
 def size_in(model: DictConfig, who: str) -> tuple[ModelSize, str]:
-    """Return the size of a model, and where it was read. Raises UnknownSize. `who`: the model's owner in messages."""
+    """Return the size of a model, and where it was read. Raises UnknownSize, whose message begins with `who`."""
     found, source = settings(model), f"config.json of {model.get('hf_config_path') or model.path}"
     if not _in_folder(model):
         source = "a table in verl-mas, as no config.json is here"

@@ -44,9 +44,9 @@ class Net:
         found = self._count(render(messages, tools) if ids is None else ids)
         if found == self._harmless(messages, tools, render):
             return
-        # The numbers also differ if a template itself writes other marks because of a text. To distinguish this from a
-        # forgery, render the prompt with a space after each delimiter in its texts: a forged mark then disappears, and
-        # the marks of the template remain.
+        # The numbers also differ if the marks that the template itself writes depend on a text. To distinguish this
+        # from a forgery, render the prompt with a space after each delimiter in its texts: a forged mark then
+        # disappears, and the marks of the template remain.
         parts = [("the tools", messages, in_texts(_apart, tools))]
         for place, message in enumerate(messages):
             changed = [*messages[:place], in_texts(_apart, message), *messages[place + 1 :]]

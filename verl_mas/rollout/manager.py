@@ -33,8 +33,10 @@ def early_workers(config: DictConfig) -> list[Actor]:
 
 
 class MasAgentLoopManager(AgentLoopManagerTQ):
-    """verl's manager with workers for teams. `llm_client` has the clients of all policies and the workers; None before
-    the engines exist."""
+    """verl's manager with workers for teams.
+
+    `llm_client` has one client per policy, and the agent-loop workers. It is None before the engines exist.
+    """
 
     def __init__(self, *args: object, **kwargs: object):
         super().__init__(*args, **kwargs)

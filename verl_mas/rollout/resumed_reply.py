@@ -22,7 +22,8 @@ from verl_mas.verl_.row import ABORTS, GLOBAL_STEPS, MAX_GLOBAL_STEPS, MIN_GLOBA
 from verl_mas.verl_.types import Fields
 
 Decode = Callable[[Sequence[int]], str]
-# Pairs [number of tokens, version of the weights that sampled them]. They are lists, because they are stored as lists.
+# Pairs [number of tokens, version of the weights that sampled them]. A pair is a list and not a tuple, because the
+# records of sessions store it as a list.
 Versions = list[list[int | None]]
 
 # Stop reasons of aborted replies: vLLM and the embedded engine report the first, SGLang reports the second.

@@ -19,7 +19,7 @@ from verl_mas.workflow.clock import held, uncounted
 
 
 class Gate:
-    """Gate in a worker that requests pass before they reach the engines of a policy. At first it is open.
+    """A gate in a worker. Requests pass the gate before they reach the engines of a policy. At first it is open.
 
     The trainer closes the gates of all workers before it aborts the engines, and opens them when all engines serve.
     """
@@ -137,7 +137,7 @@ class TeamClient(LLMServerClient):
                 await asyncio.shield(admitted)
         except BaseException:
             # A request that is cancelled while it waits is still admitted later, and must leave then.
-            # It must not leave a slice that it has not entered.
+            # If `enter` itself fails or is cancelled, the request has entered no slice, and must not leave one.
             admitted.add_done_callback(lambda done: done.cancelled() or done.exception() or self._leave())
             raise
 

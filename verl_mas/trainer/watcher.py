@@ -226,7 +226,7 @@ def _key() -> bytes:
 
 
 def _gcs() -> GcsClient:
-    return worker.global_worker.gcs_client  # type: ignore[attr-defined]  # set when it connects
+    return worker.global_worker.gcs_client  # type: ignore[attr-defined]  # set by Ray when the process connects
 
 
 def _cause(actor: ActorTableData) -> str:

@@ -67,7 +67,7 @@ def finish(code: int) -> None:
 
 def _flush_files() -> None:
     """Write the buffers of files that the program left open, and free its objects."""
-    # Objects from before the fork are frozen, so the loop does not visit them.
+    # `gc.get_objects` does not list the objects that `gc.freeze` froze before this process was forked.
     for each in gc.get_objects():
         with contextlib.suppress(BaseException):
             if issubclass(type(each), io.IOBase):  # isinstance trusts `__class__`, which a program can fake

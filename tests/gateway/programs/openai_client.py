@@ -1,4 +1,4 @@
-"""A conversation with a tool, with the `openai` package only."""
+"""Programs that use only the `openai` package. In `team` and `responses`, the agent can call a tool."""
 
 import json
 

@@ -38,8 +38,8 @@ def agent_gigpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOu
 def step_returns(batch: AdvantageInput, gamma: float) -> Tensor:
     """Compute the returns: scores in which the team's reward is discounted and own rewards of later acts are added.
 
-    The returns are sums of the score's parts. Subtracting the team's reward from the float32 score would leave rounding
-    errors in returns of 0, and so in the deviation of their group.
+    The returns are sums of the score's parts. If the team's reward were subtracted from the float32 score instead,
+    rounding would turn some returns of 0 into tiny numbers, and the deviation of their group would not be 0.
     """
     acts, turn = actors(batch), batch.numbers("turn")
     last = turn.new_zeros(acts.count).scatter_reduce_(0, acts.ids, turn, "amax")

@@ -19,8 +19,8 @@ def hierarchical_grpo(batch: AdvantageInput, options: AdvantageOptions) -> Advan
     """A = (R - mu_k) / (sigma_k + eps) over the invocations of agent k in the sessions of one task.
 
     An invocation is an instance of the agent; all acts of the main agent in a session are one invocation. With
-    weighting=per_invocation, the acts of an invocation count once together. With per_session, the invocations of k in a
-    session count once together, in equal shares.
+    weighting=per_invocation, each invocation has the same weight, which its acts share. With per_session, each session
+    has the same weight, which the invocations of k in the session share equally.
     """
     invocations = _invocations(batch, str(options.main))
     return within(batch, batch.partition("task", "agent"), options, unit=SESSION, invocations=invocations)

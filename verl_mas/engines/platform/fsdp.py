@@ -41,7 +41,8 @@ VENDOR = "verl_mas_shared_prefixes"
 _VARIABLE = "VERL_ENGINE_VENDOR"
 _CUTS = "prepare_micro_batches"  # verl's function, which is replaced while an engine computes
 METRIC = "shared_tokens"  # share of an update's tokens that are not computed, because another row has the same prefix
-# Settings of a batch with which the logits of all tokens, or no logits, are computed. Prefixes are then not shared.
+# If a batch has one of these settings, either no logits or the logits of all tokens are computed. Prefixes are then
+# not shared.
 _OTHERWISE = ("use_fused_kernels", "distillation_use_topk")
 _TREE = "tree"
 # Trees are used if their estimated work is below this share of the work of verl's own micro batches.

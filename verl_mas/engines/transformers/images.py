@@ -38,8 +38,10 @@ class Sight:
     shift: int
 
     def after(self, known: int, width: int) -> Tensor:
-        """Return the positions of the `width` tokens after the known ones. Positions past the prompt's end are
-        padding."""
+        """Return the positions of the `width` tokens after the first `known` tokens.
+
+        Positions past the prompt's end are padding.
+        """
         new = self.positions[:, known : known + width]
         return torch.nn.functional.pad(new, (0, width - new.shape[1]))
 

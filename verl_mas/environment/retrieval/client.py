@@ -97,7 +97,7 @@ class RetrieverClient:
         limits = httpx.Limits(max_connections=self.connections, max_keepalive_connections=self.connections)
         self._http = httpx.AsyncClient(timeout=self.timeout_s, limits=limits, transport=self.transport, trust_env=False)
         self._shown = bare_address(self.url)  # the URL without a password, for errors that models read and records keep
-        self._batches: dict[int, _Batch] = {}  # maps a number of passages to the batch that takes its queries
+        self._batches: dict[int, _Batch] = {}  # topk -> the batch that takes queries for this number of passages
         self._sending: set[asyncio.Task[list[SearchResult]]] = set()
 
     async def search(self, query: str, topk: int | None = None) -> SearchResult:
@@ -140,7 +140,7 @@ class RetrieverClient:
             return [SearchResult(query, tuple(hits)) for query, hits in zip(batch.queries, passages, strict=True)]
         except ServiceFailed as error:
             why = str(error)
-        except ForeignError as failed:  # the sessions that wait get a result
+        except ForeignError as failed:  # not raised, because every session that waits for the batch gets a result
             why = str(failed)
             self.breaker.failed(why)
         return [SearchResult(query, error=f"{self._shown}: {why}") for query in batch.queries]

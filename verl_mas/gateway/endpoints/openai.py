@@ -218,7 +218,8 @@ def _call(call: JsonObject, name: str) -> JsonObject:
 def _json(arguments: object) -> str:
     """Convert the arguments of a call to JSON text. Arguments that are not JSON are wrapped in an object, because an
     endpoint refuses them even if its own model wrote them. The endpoint decodes the JSON before it renders the prompt,
-    so marks of turns in the decoded arguments are changed to ordinary text."""
+    so special tokens that the arguments spell out would become real marks of turns. They are changed to ordinary
+    text."""
     given, whole = arguments or {}, {"invalid": arguments}
     with suppress(ValueError, RecursionError):
         given = json.loads(arguments) if isinstance(arguments, str) else given

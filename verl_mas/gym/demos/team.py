@@ -31,7 +31,8 @@ STEPS = "trainer.total_training_steps"
 
 
 class TeamDemo:
-    """A recipe for a laptop in a folder of its own, so that demo and recipe do not resume each other's checkpoints."""
+    """Runs a recipe for a laptop in the demo's own folder. Thus the demo and a run of the recipe do not resume each
+    other's checkpoints."""
 
     title: ClassVar[str]
     data: ClassVar[tuple[str, ...]]  # arguments of `verl-mas data`, which makes the rows and the model
@@ -39,7 +40,7 @@ class TeamDemo:
     folder: ClassVar[Path]
     steps: ClassVar[int]
     overrides: ClassVar[tuple[str, ...]] = ()  # overrides of the recipe; the user's overrides come after these
-    source: ClassVar[str]  # the data source of the held-out tasks; their control has another source
+    source: ClassVar[str]  # data source of the held-out tasks; the tasks of the control have another data source
     # The success metric of a validation. The metrics pass@1/low and pass@1/high, which have the same prefix, are the
     # bounds of its confidence interval.
     success: ClassVar[str]

@@ -235,7 +235,7 @@ def optimal(name: str) -> Strategy:
     while True:
         for _ in range(50):
             solver.evaluate_and_update_policy()
-        policy = solver.tabular_average_policy()  # a copy; the solver's other policy is a view of its state
+        policy = solver.tabular_average_policy()  # a copy; `average_policy` would be a view of the solver's state
         if pyspiel.exploitability(game, policy) <= ERROR * game.max_utility():
             return lambda state: dict(policy.action_probabilities(state))
 

@@ -172,8 +172,8 @@ class Sudoku(Puzzle):
         return "\n".join(" ".join(text[start : start + size]) for start in range(0, len(text), size))
 
     def compact(self) -> str:
-        """Format each cell to fill as one word of letters, which can be one token: the row, the column and the present
-        digit of the cell, then the digits that none of its peers has."""
+        """Return a word of letters, which can be one token, for each cell without a printed digit: the row, the column
+        and the present digit of the cell, then the digits that none of its peers has."""
         cells, size = self.cells, self.sheet.size
         words = []
         for cell, digits in enumerate(self.sheet.allowed):
