@@ -21,6 +21,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from ray_start import free_port
 from tensordict import TensorDict
+from torch.multiprocessing.spawn import start_processes
 from training_workers import batch, fields
 
 from verl_mas.config.adapters import ADAPTER, Adapter, Targets, write_table
@@ -337,7 +338,7 @@ def main(folder: Path, variant: str) -> None:
     gc.freeze()
     for workers in (1, 2):
         arguments = (folder, variant, view, workers, free_port())
-        torch.multiprocessing.start_processes(_one_worker, arguments, workers, start_method="fork")
+        start_processes(_one_worker, arguments, workers, start_method="fork")
 
 
 def _one_worker(rank: int, folder: Path, variant: str, view: DictConfig, workers: int, port: str) -> None:

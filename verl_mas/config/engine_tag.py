@@ -7,14 +7,14 @@ server.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from omegaconf import DictConfig, open_dict
 
 from verl_mas.config.schema import DEFAULT_POLICY
-from verl_mas.verl_.types import Fields
+from verl_mas.verl_.types import Untyped
 
 # Key in `rollout.custom` that passes `mas.shared_prefixes` to the training processes.
 SHARED_PREFIXES = "shared_prefixes"
@@ -33,12 +33,12 @@ class EngineTag:
     time_sliced: bool = False  # Whether the engines of this policy and of other policies take turns on their GPUs
 
     @staticmethod
-    def is_in(rollout: Fields | DictConfig) -> bool:
+    def is_in(rollout: Mapping[str, Untyped] | DictConfig) -> bool:
         """Whether the trainer of a team has written a tag."""
         return "policy" in (rollout.get("custom") or {})
 
     @classmethod
-    def of(cls, rollout: Fields | DictConfig) -> EngineTag:
+    def of(cls, rollout: Mapping[str, Untyped] | DictConfig) -> EngineTag:
         """Read the tag from `actor_rollout_ref.rollout`, which is a node of the configuration or verl's dataclass.
         Without `custom` in that section, the tag has its default values."""
         custom = rollout.get("custom") or {}

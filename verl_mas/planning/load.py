@@ -19,6 +19,7 @@ from verl_mas.engines.serving import cache_bytes
 from verl_mas.planning.model import ModelSize
 from verl_mas.planning.model_folder import size_in
 from verl_mas.planning.path import FASTEST, FLASH, TrainingPath, by_rows, training_path
+from verl_mas.util import Fields
 
 T = TypeVar("T")
 # Bytes by purpose, such as `weights`, `KV cache` or `Adam`.
@@ -219,7 +220,8 @@ def _with_settings(policy: Policy, section: DictConfig, *parts: str) -> Policy:
     setting of FSDP under another strategy, becomes False."""
     keys = {one.name: one.metadata["key"] for one in fields(Policy) if one.metadata}
     found = {name: OmegaConf.select(section, key) for name, key in keys.items() if key.startswith(parts)}
-    return replace(policy, **{name: False if value is None else value for name, value in found.items()})
+    known: Fields = {name: False if value is None else value for name, value in found.items()}
+    return replace(policy, **known)
 
 
 def _trained(policy: Policy, run: Run, name: str) -> Policy:
@@ -283,7 +285,7 @@ def _critic(policy: Policy, run: Run) -> Policy:
     """Read the critic of a policy, which has the policy's GPUs and rows."""
     view = run.view(policy.name)
     # Resolve interpolations while the section is part of the whole configuration.
-    section = OmegaConf.create(OmegaConf.to_container(placed(run, policy.name).critic, resolve=True))
+    section = DictConfig(OmegaConf.to_container(placed(run, policy.name).critic, resolve=True))
     model = policy.model
     if view.critic_path != view.get("model.path"):
         model, _ = size_in(section.model, f"the critic of policy {policy.name}: ")

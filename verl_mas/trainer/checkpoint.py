@@ -415,7 +415,7 @@ def _rng_state() -> Fields:
     return {"python": random.getstate(), "numpy": numpy, "torch": torch.get_rng_state()}
 
 
-def _cause(error: Exception) -> str:
+def _cause(error: BaseException) -> str:
     """Format an error in one line, without the stack that torch and Ray add to its text."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     return ": ".join([type(cause).__name__, *str(cause).strip().splitlines()[:1]])
