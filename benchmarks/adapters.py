@@ -1,16 +1,16 @@
-"""Adapters on one base against full weights: `python benchmarks/adapters.py [--quick] [--only decoding|training]`.
+"""Compare adapters on one base with full weights: `python benchmarks/adapters.py [--quick] [--only decoding|training]`.
 
-1. Decoding with 0, 1 and 4 adapters on one engine, and with the same adapters merged into copies of the base, one
-   engine each. Ratios to the bare base.
-2. Resident memory of a training worker and of an engine with 1, 2 and 4 adapters: what one more takes, over the
-   adapter's own parameters, gradients and Adam state. Limit: 3.
-3. A step: an update (forward, backward, optimiser) of the same rows by K adapters, a part each, and the push of all K
-   to the engine; over a step of one policy with full weights. Limit: 1.15.
-4. The bytes of a push: one policy's full weights over one adapter, at ranks 16 and 32. Limit: 20.
+1. Decoding with 0, 1 and 4 adapters on one engine, and with the same adapters merged into copies of the base, each copy
+   on its own engine. Times are divided by the time of the base without adapters.
+2. Growth of a training worker's and an engine's resident memory with each further adapter, from 1 to 2 to 4 adapters,
+   divided by the memory of an adapter's parameters, gradients and Adam state. Limit: 3.
+3. Time of a step with K adapters, divided by the time of a step of one policy with full weights. Both steps update on
+   the same rows (forward, backward, optimiser), of which each adapter gets a part, and push all weights. Limit: 1.15.
+4. Bytes of a push of one policy's full weights, divided by those of one adapter, at ranks 16 and 32. Limit: 20.
 
-Times are CPU seconds of one thread, the least of some repeats. Memory is that of a fresh process per case, after two
-updates or after a batch of replies. A push is gathered, packed and taken by a model in the same process, so Ray's copy
-through shared memory, which grows with the bytes, is left out. The idle machine takes about 5 minutes.
+Each time is the least of several repeats, in CPU seconds of one thread. Memory is measured in a fresh process per case,
+after two updates or after a batch of replies. A push is gathered, packed and loaded by a model in the same process. So
+it lacks Ray's copy through shared memory, whose time grows with the bytes. An idle machine takes about 5 minutes.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def table(count: int, rank: int = RANKS[0]) -> dict[str, Adapter]:
 
 
 def linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    """What PEFT's `all-linear` means."""
+    """Yield the layers that PEFT's `all-linear` selects, with their names."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and name != "lm_head":
             yield name, module
 
 
 def weights(model: nn.Module, seed: int, rank: int = RANKS[0]) -> dict[str, torch.Tensor]:
-    """List an adapter's weights on all linear layers, by PEFT's names."""
+    """Make random weights of an adapter on all linear layers. Return PEFT's name -> weight."""
     torch.manual_seed(seed)
     made = {}
     for name, linear in linears(model):
@@ -137,14 +137,17 @@ def decoding(path: Path, repeats: int) -> None:
 
 
 def resident() -> int:
-    """Return freed memory to the system, because what the allocator keeps may hide what an adapter takes."""
+    """Return the resident bytes of this process.
+
+    Freed memory first goes back to the system, because memory that the allocator keeps may hide an adapter's memory.
+    """
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     return psutil.Process().memory_info().rss
 
 
 def engine_process(path: Path, count: int, rank: int) -> dict[str, float]:
-    """Measure an engine that has served a batch. Zero adapters: the engine has full weights."""
+    """Measure an engine after it served a batch. With `count` 0, the engine has full weights and no adapters."""
     batcher = engine(AutoModelForCausalLM.from_pretrained(path).eval(), count)
     submit(batcher, MOST * 2, list(table(count)) or [None])
     run(batcher)
@@ -152,14 +155,14 @@ def engine_process(path: Path, count: int, rank: int) -> dict[str, float]:
 
 
 def training_process(path: Path, count: int, rank: int) -> dict[str, float]:
-    """Measure a training worker after two updates. Zero adapters: it trains full weights."""
+    """Measure a training worker after two updates. With `count` 0, the worker trains full weights."""
     made = training_engine(path, count, rank)
     torch.manual_seed(0)
     rows = torch.randint(3, 259, (TRAINED_ROWS, LENGTH))
 
     def update(part: torch.Tensor) -> None:
         with made.train_mode():
-            # One row at a time, so that activations take the same memory for any number of adapters.
+            # Train one row at a time, so that activations take the same memory for any number of adapters.
             for row in part.split(1):
                 logits = made.module(input_ids=row, use_cache=False).logits[0, :-1]
                 (nn.functional.cross_entropy(logits, row[0, 1:]) / len(part)).backward()
@@ -191,7 +194,7 @@ def training_process(path: Path, count: int, rank: int) -> dict[str, float]:
 
 
 def push_process(path: Path, count: int, rank: int) -> dict[str, float]:
-    """Return the weights that a training worker sends to each engine."""
+    """Measure the bytes that a training worker sends to an engine. With `count` 0, it sends full weights."""
     sizes: list[int] = []
     send(training_engine(path, count, rank), lambda bucket: sizes.extend(packed.data.nbytes for packed in bucket))
     return {"bytes": sum(sizes)}
@@ -207,8 +210,8 @@ def send(made: FsdpAdapterEngine, take: Callable[[list[Packed]], object]) -> Non
 
 
 def training_engine(path: Path, count: int, rank: int) -> FsdpAdapterEngine:
-    """Make the worker. Zero adapters: verl's own worker, with full weights."""
-    # verl's modules read these as they are imported.
+    """Make the training engine of a worker. With `count` 0, it is verl's own engine, with full weights."""
+    # verl's modules read these variables on import.
     os.environ |= {"VERL_PLATFORM": "cpu", "MASTER_ADDR": "127.0.0.1", "RANK": "0", "WORLD_SIZE": "1"}
     from verl.trainer.config import CheckpointConfig
     from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig

@@ -1,5 +1,6 @@
-"""The cost of the advantage kernel, relative to verl's Python loop and to one pass without options, and that of every
-estimator relative to `agent_grpo`.
+"""Measure the cost of the advantage kernel and of every estimator.
+
+The kernel is compared with verl's Python loop and with one pass without options, each estimator with `agent_grpo`.
 
 python benchmarks/advantage.py [--rows 65536] [--tokens 1024] [--most 1000000] [--estimators]
 """
@@ -31,7 +32,7 @@ SESSIONS = 8
 
 
 def seconds(function: Callable[[], object], repeats: int) -> float:
-    """The median CPU time of several runs after a warm-up run; other programs do not change it."""
+    """Return the median CPU time of several runs after a warm-up run. CPU time hardly depends on other programs."""
     function()
     taken = []
     for _ in range(repeats):
@@ -43,7 +44,7 @@ def seconds(function: Callable[[], object], repeats: int) -> float:
 
 @dataclass(frozen=True)
 class Rows:
-    """Make eight sessions per task, with one act each, in random order."""
+    """Rows of eight sessions per task, with one act per session, in random order."""
 
     uid: np.ndarray
     session: np.ndarray
@@ -66,7 +67,7 @@ BASELINE = "agent_grpo"
 
 
 def team_rows(count: int) -> AdvantageInput:
-    """Make eight sessions per task, with a leader and spawned workers, in random order."""
+    """Make rows of eight sessions per task, with a leader and spawned workers, in random order."""
     acts = count // len(ACTS)
     order = np.random.default_rng(0).permutation(acts * len(ACTS))
     session, act = order // len(ACTS), order % len(ACTS)
@@ -88,7 +89,7 @@ def team_rows(count: int) -> AdvantageInput:
     )
 
 
-# Beside the defaults of every estimator: options that change how rows count or are compared.
+# Cases in addition to the defaults of every estimator. Their options change how rows count or are compared.
 COUNTED = {
     "agent_grpo by=role": {"by": "role"},
     "agent_grpo weighting=per_invocation": {"weighting": "per_invocation"},
@@ -97,12 +98,12 @@ COUNTED = {
 }
 
 
-# Scores of earlier steps, for the estimators that compare with them.
+# Statistics of the scores of earlier steps, for the estimators that compare rows with earlier scores.
 EARLIER = {Owner("", role): Moments(1000.0, 0.5, 1 / 12) for role in ("leader", "worker")}
 
 
 def whole(name: str, rows: AdvantageInput, options: AdvantageOptions) -> object:
-    # A record keeps its groups after its first use, so each run has a new record.
+    # A record caches its groups at the first use, so each run gets a new copy of the record.
     return compute_advantages(name, replace(rows), options, RunningScores(EARLIER))
 
 
@@ -115,7 +116,8 @@ MEASURED = {"with every check and diagnostic": whole, "groups and statistics alo
 
 
 def estimators(most: int) -> None:
-    """Convert labels into numbers at every call."""
+    """Print the time per row of every estimator, and its ratio to `agent_grpo`, at three numbers of rows. The time
+    includes the conversion of labels into numbers."""
     every = {name: {"main": "leader"} if name == "hierarchical_grpo" else {} for name in ESTIMATORS} | COUNTED
     every = {BASELINE: every.pop(BASELINE), **every}
     sizes = (most // 100, most // 10, most)
@@ -136,7 +138,7 @@ def estimators(most: int) -> None:
 
 
 def by_hand(scores: Tensor, groups: Partition) -> Tensor:
-    """GRPO in one index_add pass, without options."""
+    """Compute GRPO's advantages with index_add alone, without any options."""
     x = scores.double()
     zeros = torch.zeros(groups.count, dtype=torch.float64)
     count = zeros.clone().index_add_(0, groups.ids, torch.ones_like(x))

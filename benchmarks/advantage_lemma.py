@@ -1,15 +1,15 @@
-"""Dr. MAS, Lemma 4.2: the measured second moment of an agent's policy gradient, with the team's and its own baseline.
+"""Compare an agent's policy gradient under the team's and its own baseline with Lemma 4.2 of Dr. MAS (second moments).
 
     python benchmarks/advantage_lemma.py [--plot benchmarks/advantage_lemma.png]
 
-A softmax policy acts for the agent `k`, which a sixteenth of the sessions call. Rewards depend on the action, so the
-covariance term Delta_k is not zero. Advantages come from `team_grpo` and `agent_grpo`, gradients from autograd, and
-are compared with the formula's population moments:
+A softmax policy acts for the agent `k`, which one in sixteen sessions calls. Rewards depend on the action, so the
+covariance term Delta_k is not zero. Advantages come from `team_grpo` and `agent_grpo`, and gradients from autograd.
+The gradients' second moments are compared with the lemma's formula for the population:
 
     E||g||^2 = E||z||^2 * (sigma_k^2 + (mu_k - mu)^2) / sigma^2 + Delta_k
 
-The factor says how one baseline distributes second moments over agents, not that there are more: over all acts,
-weighted as the baseline weighs them, the mean of A^2 is 1. The (mu_k - mu)^2 of it is noise, the sigma_k^2 signal.
+The factor does not mean that second moments grow: over all acts, with the baseline's weights, the mean of A^2 is 1. It
+says how a common baseline distributes them over agents. Its term (mu_k - mu)^2 is noise; its term sigma_k^2 is signal.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from torch.func import grad, vmap
 from verl_mas.advantage import AdvantageInput, compute_advantages
 
 CALLED = 1 / 16
-LUCK = math.sqrt(1 - 0.6**2)  # a reward is 0.6 times the merit of the action plus noise
+LUCK = math.sqrt(1 - 0.6**2)  # a reward is 0.6 times the action's merit plus LUCK times noise, so its variance is 1
 DISTANCES = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
 SPREADS = (0.25, 0.5, 1.0, 1.5, 2.0)
 
 
 class Policy:
-    """Softmax over four actions, linear in one of eight contexts."""
+    """A softmax policy over four actions, whose logits are linear in the features of one of eight contexts."""
 
     def __init__(self, generator: torch.Generator):
         self.contexts = torch.randn(8, 3, generator=generator).double()
@@ -48,7 +48,7 @@ class Policy:
         self.score_square = self.scores(context, action).square().sum((1, 2)).reshape(8, 4)
 
     def average(self, values: Tensor) -> Tensor:
-        """The expectation over contexts and actions of a [8, 4] table."""
+        """Return the expectation of an [8, 4] table over contexts and the policy's actions."""
         return (self.probs * values).sum() / 8
 
     def scores(self, context: Tensor, action: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Point:
-    """The agent's mean and deviation, in units of the team's; the team's are 0 and 1."""
+    """The mean and deviation of the agent's rewards, in units in which the team's are 0 and 1."""
 
     mu: float
     sigma: float
@@ -73,14 +73,14 @@ class Point:
 
     @property
     def others(self) -> tuple[float, float]:
-        """Mean and deviation of the other sessions that make the team's 0 and 1."""
+        """Return the mean and deviation of the other sessions with which the team's mean is 0 and its deviation 1."""
         mean = -CALLED * self.mu / (1 - CALLED)
         return mean, math.sqrt((1 - CALLED * self.factor) / (1 - CALLED) - mean**2)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A second moment: mean over batches, its standard error, and the value of the lemma."""
+    """A second moment: its mean over batches, the standard error of the mean, and the lemma's value."""
 
     mean: float
     error: float
@@ -92,7 +92,7 @@ class Measured:
 
 
 def lemma(policy: Policy, point: Point, own_baseline: bool) -> float:
-    """Factor and Delta_k by enumeration of contexts and actions."""
+    """Compute the lemma's second moment, factor and Delta_k included, by enumerating contexts and actions."""
     mu, sigma = (point.mu, point.sigma) if own_baseline else (0.0, 1.0)
     factor = (point.sigma**2 + (point.mu - mu) ** 2) / sigma**2
     given_action = point.mu - mu + point.sigma * 0.6 * policy.merit
@@ -105,7 +105,7 @@ def lemma(policy: Policy, point: Point, own_baseline: bool) -> float:
 def measure(
     policy: Policy, point: Point, generator: torch.Generator, sessions: int = 32_768, batches: int = 64
 ) -> dict[str, Measured]:
-    """Compare both baselines at one point, with the inflation that the diagnostics report."""
+    """Measure both baselines at one point, and the metric `inflation` that an estimator reports."""
     seen: dict[str, list[float]] = {"team_grpo": [], "agent_grpo": [], "inflation": []}
     for _ in range(batches):
         batch, z = draw(policy, point, generator, sessions)
@@ -123,7 +123,7 @@ def measure(
 
 
 def draw(policy: Policy, point: Point, generator: torch.Generator, sessions: int) -> tuple[AdvantageInput, Tensor]:
-    """One task: an act of `other` in every session, then the acts of `k` in the sessions that call it."""
+    """Sample one task: an act of `other` in every session, then the acts of `k` in the sessions that call `k`."""
     calls = int(sessions * CALLED)
     context = torch.randint(8, (calls,), generator=generator)
     action = torch.multinomial(policy.probs[context], 1, generator=generator).squeeze(1)

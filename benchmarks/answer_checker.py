@@ -1,4 +1,6 @@
-"""Answers checked per second, when one in a thousand hangs sympy. Every grade must be the expected one.
+"""Measure how many answers are checked per second if one in a thousand answers hangs sympy.
+
+The script fails if a grade is not the expected one.
 
 python benchmarks/answer_checker.py --answers 8000
 """
@@ -23,13 +25,14 @@ SHAPES = {
     "({}, {})": 5,
 }
 SPELLINGS = ("{}", "{}.", "${}$", "{{{}}}")
-# math-verify reads {(1, 2)} as a set that contains the pair.
+# math-verify reads {(1, 2)} as a set that contains the pair, so it grades this spelling as wrong.
 MISREAD = ("({}, {})", "{{{}}}")
 HANGING = "9^{{9^{{9^{{{}}}}}}}"
 
 
 def answers(count: int, hanging: int, shapes: dict[str, int], rng: random.Random) -> list[tuple[str, str, Grade]]:
-    """Make tasks of eight distinct answers, each with its expected grade. No answer is in the cache."""
+    """Make tasks with eight answers each, and the expected grade of each answer. No answer repeats within a task, so
+    the cache of grades does not help. `hanging` answers are replaced by powers that hang sympy."""
     pairs = []
     for shape in rng.choices(list(shapes), list(shapes.values()), k=count // 8):
         n, d = rng.randrange(10**6), rng.randrange(2, 999)

@@ -1,15 +1,15 @@
-"""Seconds per step of the synchronous mode and of both asynchronous ones, on the same work, beside the formula.
+"""Compare seconds per step of the synchronous and both asynchronous modes on the same work, and with the formula.
 
     python -m benchmarks.async_modes [--modes sync,colocate:1:2,separate:1:2] [--wait 0.3] [--seeds 3]
 
-A mode is its name, W (`num_warmup_batches`) and T (`max_off_policy_threshold`), with the strategy `wait`. The model is
-tiny; a session has a log-normal length and acts of 128 tokens (`benchmarks.async_team`). Engines and workflows are on
-one core and everything else on another, in all modes; so the machine needs two cores and nothing else may run on it.
-The same command, run again, plays the runs that --folder does not have.
+A mode is written as its name, W (`num_warmup_batches`) and T (`max_off_policy_threshold`), and has the strategy `wait`.
+The model is tiny; a session has a log-normal length and acts of 128 tokens (`benchmarks.async_team`). In all modes,
+engines and workflows run on one core and everything else on another core, so the machine needs two cores, and no other
+program may run on it. If the command is repeated, it only runs what --folder does not have yet.
 
 a and c, seconds per token of an engine and of a running act, are fitted to the steps of the synchronous run; U (the
 rest of its step) and o (by how much the rest is longer with abort, wake and prefill) come from the runs' timelines.
-Beside the formula is the event simulation of `benchmarks.dropped_tasks` with these costs and the run's own sessions.
+The table also has the event simulation of `benchmarks.dropped_tasks` with these costs and the runs' own sessions.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ SEPARATE = """
 ++mas.pools.engines={n_gpus_per_node:1} ++mas.policies.main.engines=engines ++ray_kwargs.ray_init.num_gpus=2
 """.split()
 WORDS = {"sync": "sync", "colocate": "colocate_async", "separate": "separate_async"}
-ROLLOUT = ("Transformers", "AgentLoopWorker")  # in the names of processes that sample
-ENDED = "ended"  # a file of a run that has ended
+ROLLOUT = ("Transformers", "AgentLoopWorker")  # parts of the names of processes that sample
+ENDED = "ended"  # name of a file in the folder of a run that has ended
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,14 @@ class Measured:
 
     step: float
     sample: float
-    """Seconds of a step in which the trainer waits for tasks."""
+    """Seconds per step in which the trainer waits for tasks."""
 
     training: float
     engine: float
-    """Share of the time in which an engine had requests, and of that in which policies were trained."""
+    """`engine`: share of the time in which an engine had requests; `training`: share in which policies were trained."""
 
     samples: tuple[tuple[int, float], ...]
-    """Step and seconds of each wait."""
+    """Step and seconds of each wait for tasks."""
 
     @property
     def rest(self) -> float:
@@ -75,7 +75,7 @@ class Measured:
 
 
 def parse_mode(text: str) -> Mode:
-    """`colocate:1:2`."""
+    """Parse a mode such as `colocate:1:2`."""
     name, _, rest = text.partition(":")
     numbers = [int(part) for part in rest.split(":")] if rest else []
     if name not in WORDS or (name == "sync") == bool(numbers) or len(numbers) not in (0, 2):
@@ -84,7 +84,7 @@ def parse_mode(text: str) -> Mode:
 
 
 def measured(events: Sequence[TimelineEvent], skip: int) -> Measured:
-    """Leave out the first `skip` steps, and the last step, whose end no further step marks."""
+    """Measure a run from its events, without the first `skip` steps and without the last step, whose end is unknown."""
     begins = {event.step: event.begin for event in events if event.event == STEP}
     first, last = min(begins) + skip, max(begins)
     if last - first < 2:
@@ -107,15 +107,17 @@ def measured(events: Sequence[TimelineEvent], skip: int) -> Measured:
 
 
 class Played(NamedTuple):
-    """A session."""
+    """The size of a recorded session."""
 
     tokens: int
     acts: int
 
 
 def lengths_of(tasks: Sequence[Sequence[Sequence[Played]]], wait: float) -> Lengths:
-    """Of steps, their tasks, and the sessions of these tasks. `wait`: tokens that are decoded while a tool is waited
-    for, which makes the longest sessions longer."""
+    """Return the mean lengths that the formula needs. `tasks` has the sessions of each task of each step.
+
+    `wait`: the time of a tool before each act, as the number of tokens that are decoded in that time.
+    """
     steps = [[session for task in step for session in task] for step in tasks]
 
     def longest(sessions: Sequence[Played]) -> float:
@@ -129,8 +131,10 @@ def lengths_of(tasks: Sequence[Sequence[Sequence[Played]]], wait: float) -> Leng
 
 
 def fit(steps: Sequence[tuple[float, Sequence[Played]]], wait: float) -> tuple[float, float]:
-    """Fit a and c of `seconds = a longest + c total + waits of the longest` to seconds and sessions, by least
-    squares."""
+    """Fit a and c by least squares to the seconds and the sessions of steps.
+
+    The model is `seconds = a * longest + c * total + waits of the longest`, in tokens of sessions.
+    """
     longest = [max(sessions) for _, sessions in steps]
     sizes = [(most.tokens, sum(s.tokens for s in sessions)) for most, (_, sessions) in zip(longest, steps, strict=True)]
     decoding = [seconds - wait * most.acts for most, (seconds, _) in zip(longest, steps, strict=True)]
@@ -140,7 +144,7 @@ def fit(steps: Sequence[tuple[float, Sequence[Played]]], wait: float) -> tuple[f
 
 @dataclass(frozen=True)
 class Recorded(Work):
-    """Simulate with the sessions of a run, in the order of their tasks."""
+    """The work of a simulation that repeats the sessions of a run, in the order of their tasks."""
 
     acts: Iterator[list[int]] = field(default_factory=lambda: iter(()))
 
@@ -157,7 +161,7 @@ def simulated(mode: Mode, work: Work, tasks: Sequence[Sequence[Sequence[Played]]
 
 
 def played(folder: Path, tasks: int, sessions: int) -> dict[int, list[list[Played]]]:
-    """Group sessions by step and task, for the steps that are complete."""
+    """Read the sessions of a run, grouped by step and task. Incomplete steps are skipped."""
     found: dict[int, dict[str, list[Played]]] = defaultdict(lambda: defaultdict(list))
     for session in read_sessions(folder / "checkpoints" / "trajectories"):
         tokens = sum(act["sampled_tokens"] for act in session["acts"])
@@ -192,7 +196,7 @@ def command(mode: Mode, folder: Path, data: Path, args: argparse.Namespace, seed
 
 
 def play(mode: Mode, folder: Path, data: Path, args: argparse.Namespace, seed: int) -> list[TimelineEvent]:
-    """Run once and bind processes to their cores as they appear. A run that the folder already has is read instead."""
+    """Run once, and bind each process to its core when it appears. If the folder has a finished run, only read it."""
     if (folder / ENDED).exists():
         return read_timeline(folder / "checkpoints")
     shutil.rmtree(folder, ignore_errors=True)
@@ -261,7 +265,7 @@ def main() -> None:
             print(f"a {a * 1e3:.3f} ms, c {c * 1e3:.4f} ms, U {work.update:.2f} s, {lengths}")
         assert work is not None and lengths is not None
         model = replace(work, around=max(0.0, rest - work.update))
-        # The waits are in the lengths.
+        # The lengths already include the waits, so the formula gets no wait.
         expected = formula(mode, replace(model, wait=0.0), lengths)
         events = fmean(simulated(mode, model, [*of_run.values()], args.act, args.skip) for of_run in tasks)
         print(report(mode, runs, sync, [expected, events]), flush=True)
@@ -270,7 +274,7 @@ def main() -> None:
 def sampling(
     runs: Sequence[Measured], tasks: Sequence[Mapping[int, Sequence[Sequence[Played]]]]
 ) -> Iterator[tuple[float, list[Played]]]:
-    """Return the seconds and the sessions of the synchronous steps."""
+    """Yield the seconds of waiting and the sessions of each synchronous step."""
     for run, of_run in zip(runs, tasks, strict=True):
         for step, seconds in run.samples:
             if step in of_run:

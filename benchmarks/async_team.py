@@ -1,4 +1,4 @@
-"""The team of `benchmarks.async_modes`: sessions of log-normal length, the same in every mode."""
+"""The team of `benchmarks.async_modes`. Sessions have log-normal lengths, which are the same in every mode."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from verl_mas.workflow import Outcome, Task, Team, Workflow
 
 
 class LongTail(Workflow):
-    """Two agents take turns, each after a wait for a tool. Task, session number and seed choose a session's length."""
+    """Two agents take turns. Before each act there is a wait, as for a tool. Task, session number and seed determine
+    the length of a session."""
 
     agents = ("first", "second")
     mean: float = 200.0
-    """Tokens of a session."""
+    """Mean number of tokens of a session."""
 
     sigma: float = 1.0
     longest: int = 4000
     act: int = 128
-    """Tokens of an act, the last one has what remains."""
+    """Tokens of an act. The last act has the tokens that remain."""
 
     wait: float = 0.0
     """Seconds before each act."""

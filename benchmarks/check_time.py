@@ -1,9 +1,9 @@
-"""How long `verl-mas check` takes for a good configuration, and what it is spent on.
+"""Measure how long `verl-mas check` takes for a valid configuration, and which imports take the time.
 
     python benchmarks/check_time.py [--runs 5] [arguments of the check ...]
 
-The baseline is `import verl.trainer.main_ppo`, which every run begins with; the ratio is that of the medians. Processor
-time is shown beside the time that passed, as it depends less on what else runs on the machine.
+The baseline is `import verl.trainer.main_ppo`, which every run begins with. The ratio is the ratio of the medians. CPU
+time is printed as well as elapsed time, because other programs on the machine change it less.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHOWN = 8
 
 
 def seconds(command: Sequence[str]) -> tuple[float, float]:
-    """Return the elapsed time and the processor time."""
+    """Return the elapsed seconds and the CPU seconds of a command."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(command, check=True, capture_output=True)
     passed, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -33,7 +33,7 @@ def seconds(command: Sequence[str]) -> tuple[float, float]:
 
 
 def imports(command: Sequence[str]) -> dict[str, float]:
-    """Return the import seconds of each package, the slowest first. A package counts its own modules only."""
+    """Return the import seconds of each package, slowest first. A package's seconds exclude its dependencies."""
     python, *rest = command
     trace = subprocess.run([python, "-X", "importtime", *rest], check=True, capture_output=True, text=True).stderr
     found: dict[str, float] = defaultdict(float)

@@ -1,4 +1,4 @@
-"""Run the laptop's coder and tester, and the coder alone at the same budget, for several seeds.
+"""Train the team of `code/laptop`, and its coder alone with an equal number of acts per step, for several seeds.
 
 python -m benchmarks.code_team             # runs that are in the results are skipped; repeat to continue
 python -m benchmarks.code_team --seeds     # only the table and the figure of recipes/code/README.md
@@ -27,7 +27,7 @@ PAGE = ROOT / "recipes" / "code" / "README.md"
 FIGURE = PAGE.with_name("laptop.png")
 RUNS = ROOT / "runs" / "code_team"
 DATA = ("--noise", "0.55")
-# The single coder acts once per turn instead of twice, so it has twice the tasks.
+# A turn of the single coder has one act and a turn of the team has two, so the single coder gets twice the tasks.
 ARMS: Mapping[str, tuple[str, ...]] = {
     "coder_tester": (),
     "single_coder": (
@@ -113,7 +113,7 @@ def _by_step(steps: list[Step], key: str) -> dict[str, float]:
 
 
 def _of_agents(step: Step, name: str) -> dict[str, float]:
-    """Return a metric of the training acts, by agent."""
+    """Return a training metric of each agent. Agents without this metric are skipped."""
     found = {agent: step.values.get(metric_names.agent(agent, name)) for agent in ("coder", "tester")}
     return {agent: value for agent, value in found.items() if value is not None}
 

@@ -1,7 +1,7 @@
-"""Adds the CPU seconds that a run spends in each phase of a step, all its processes together, to verl's metrics.
+"""Add the CPU seconds that all processes of a run together spend in each phase of a step to verl's metrics.
 
-Loaded by verl (VERL_USE_EXTERNAL_MODULES). Other programs on the same cores change them less than the
-seconds that pass.
+verl loads this module (VERL_USE_EXTERNAL_MODULES). Other programs on the same cores change CPU seconds less than
+elapsed seconds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import ModuleType
 import psutil
 from wrapt import register_post_import_hook
 
-PREFIX = "cpu/"  # of a phase; verl logs it as timing_s/cpu/<phase>
+PREFIX = "cpu/"  # precedes the name of a phase; verl logs the metric as timing_s/cpu/<phase>
 
 
 def spent() -> float:

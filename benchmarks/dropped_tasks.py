@@ -1,14 +1,15 @@
-"""What dropping old tasks costs and what waiting for them costs: an event simulation of the asynchronous modes.
+"""Simulate the asynchronous modes to compare two strategies for old tasks: drop them, or wait for them.
 
     python benchmarks/dropped_tasks.py [--sigma 1.0] [--wait 0.3] [--steps 400]
 
-An engine with continuous batching takes a + c b seconds per token of b running acts. A session has two equal
-acts and a log-normal length, 200 tokens in the mean; with --wait a tool takes its time before each act. A step has B
-tasks of n sessions, W batches are dispatched ahead, and a task may be trained at most T - 1 steps after its dispatch:
-`wait` samples nothing while an unfinished task has age T, `drop` discards tasks that ended later and replaces them.
+An engine with continuous batching takes a + c b seconds to sample a token for each of b running acts. A session has
+two equal acts and a log-normal length with a mean of 200 tokens; with --wait, a tool call comes before each act. A step
+has B tasks of n sessions, W batches are dispatched ahead, and a task may be trained at most T - 1 steps after its
+dispatch. With `wait`, a step does not train while a task of age T is unfinished. With `drop`, tasks that end at a
+higher age are discarded and replaced.
 
-It prints seconds per step and the gain over the synchronous mode, the formula beside it, the share of tasks that were
-dropped, and the mean length of trained sessions relative to that of dispatched ones: below 1 is a bias.
+The script prints the seconds per step, those that the formula gives, the gain over the synchronous mode, the share
+of dropped tasks, and the mean length of trained sessions divided by that of dispatched sessions (a bias if below 1).
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ ACTS = 2
 
 @dataclass(frozen=True)
 class Work:
-    """A run and its costs, in seconds. `update`: log-probs, update and weights; `around`: abort, wake, prefill."""
+    """The sizes of a run and its costs in seconds. `update`: for log-probs, the update and the transfer of weights;
+    `around`: to abort and wake the engine and to prefill again."""
 
     tasks: int = 16
     sessions: int = 8
@@ -40,7 +42,7 @@ class Work:
     around: float = 0.1
 
     def session(self, chance: random.Random) -> list[int]:
-        """The tokens of its acts."""
+        """Draw the numbers of tokens of a session's acts."""
         whole = chance.lognormvariate(math.log(self.mean) - self.sigma**2 / 2, self.sigma)
         return [max(1, round(whole / ACTS))] * ACTS
 
@@ -68,7 +70,7 @@ class Lengths:
 
 
 def formula(mode: Mode, work: Work, lengths: Lengths) -> float:
-    """Seconds per step. An act's wait for a tool takes part in the longest session's time, and in no other."""
+    """Return the seconds per step by the formula. It counts waits for tools in the longest session only."""
     waits = ACTS * work.wait
     decoding = work.c * lengths.total
     if mode.name == "sync":
@@ -98,7 +100,8 @@ class Task:
 
 
 class Engine:
-    """Running acts by the token at which they end, and tools by the second at which they do."""
+    """A simulated engine. Heaps hold the running acts, by the token at which each ends, and the running tool calls, by
+    the second at which each ends."""
 
     def __init__(self, work: Work):
         self.work = work
@@ -109,12 +112,12 @@ class Engine:
         self.ended: list[Task] = []
 
     def start(self, session: Session) -> None:
-        """Its next act, behind its tool."""
+        """Start the tool call that comes before the session's next act."""
         self._count += 1
         heapq.heappush(self._tools, (self.now + self.work.wait, self._count, session))
 
     def run(self, done: Callable[[], bool], until: float = math.inf) -> None:
-        """Decode until `done`, or to a point in time."""
+        """Decode until `done()` is true or the simulated time reaches `until`."""
         while not done():
             rate = self.work.a + self.work.c * len(self._acts)
             end = self.now + (self._acts[0][0] - self.tokens) * rate if self._acts else math.inf
@@ -252,7 +255,7 @@ def main() -> None:
         seconds = fmean(run.steps(steps) for run in runs)
         if mode.name == "sync":
             sync, lengths = seconds, runs[0].lengths()
-        # With `drop`, the trained tasks are shorter than the formula assumes.
+        # The formula does not hold for `drop`, because the trained tasks are shorter than it assumes.
         expected = f"{formula(mode, work, lengths):8.2f}" if mode.strategy == "wait" else f"{'-':>8}"
         print(
             f"{mode!s:24} {seconds:7.2f} {expected} {sync / seconds:5.2f}x {fmean(r.dropped_share for r in runs):8.1%} "

@@ -1,4 +1,4 @@
-"""The embedded engine against one static padded `generate`, in one run: `python benchmarks/engine.py [--quick]`.
+"""Compare the embedded engine with one static padded `generate`: `python benchmarks/engine.py [--quick]`.
 
 Times are CPU seconds of one thread, so other programs do not change the ratios.
 """
@@ -52,8 +52,10 @@ def continuous(model: PreTrainedModel, prompts: list[list[int]], lengths: list[i
 
 
 def compare(parameters: int, scale: float, repeats: int) -> dict[str, float]:
-    """Return the engine's speed divided by that of static `generate`: as a share of the ideal gain, and for equal
-    lengths."""
+    """Return the engine's speed divided by the speed of static `generate`.
+
+    For mixed lengths (`share`), it is further divided by the ideal gain. For equal lengths (`equal`), it is not.
+    """
     chance = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
         path = tiny_model(folder, parameters=parameters)

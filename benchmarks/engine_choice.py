@@ -1,7 +1,7 @@
-"""Three ways to serve 32 requests on the CPU: `python benchmarks/engine_choice.py MODEL [--tokens 24]`.
+"""Compare four ways to serve 32 requests on the CPU: `python benchmarks/engine_choice.py MODEL [--tokens 24]`.
 
-Static `generate`, the embedded engine with torch's linears and with oneDNN's, and transformers' own continuous
-batching. Times are CPU seconds, one torch thread.
+The ways are static `generate`, the embedded engine with torch's linear layers, the embedded engine with oneDNN's, and
+transformers' own continuous batching. The script prints tokens per CPU second with one torch thread.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What `verl-mas eval` takes beside its engine: the same requests, given to the engine alone, against an evaluation.
+"""Measure the overhead of `verl-mas eval`: compare an evaluation with its requests sent to the engine alone.
 
     python -m benchmarks.eval_overhead --tasks 200 --sessions 16
 
-Both run on a tiny model with random weights, in this process, with the same prompts, lengths and seeds. Prints the two
-times and their ratio.
+Both run on a tiny model with random weights, in this process, with the same prompts, lengths and seeds. The two times
+and their ratio are printed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ def main() -> None:
 
 
 def _evaluate(runtime: Runtime, rows: list, data: Path, sessions: int) -> tuple[list, float]:
-    """Return the requests that reached the engine, and the seconds. Noting a request takes no measurable time."""
+    """Evaluate. Return the requests that reached the engine, and the seconds.
+
+    Recording a request takes no measurable time.
+    """
     calls: list = []
     [policy] = runtime.clients.values()
     generate = policy.client.generate

@@ -1,12 +1,12 @@
-"""What a request to the gateway costs a worker, against the same act of a native workflow; and each limit that it has.
+"""Measure the cost of a request to the gateway, compare it with an act of a native workflow, and with fixed limits.
 
     python -m benchmarks.gateway [--sessions 1,64,512] [--turns 8] [--pace 5]
 
 Every session is a conversation whose first message has 8,000 tokens, and each turn sends the whole transcript. The
-engine replies at once. Each measurement has a process of its own on one core, after a warm-up, and its clients one on
-another core. All sessions take their turns at the same time, and the cost of a turn is the processor time of the worker
-between its requests to the engine; the median is over turns. The lag of the event loop is also measured with requests
-that come as engines let them: each session asks every `pace` seconds on average.
+engine replies at once. Each measurement runs, after a warm-up, in a separate process on one core; its clients are in
+another process on another core. All sessions take their turns at the same time. The cost of a turn is the processor
+time of the worker between its requests to the engine, and the script prints the median over turns. It measures the lag
+of the event loop once in this way, and once at a realistic rate: a request per session every `pace` seconds on average.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ AGENTS = ("solver",)
 PROMPT = 'the "answer" is\n' * 2000  # 8,000 tokens, 4 characters each
 REPLY, NEXT = "reply " * 40, "Try again."
 OBSERVED, SAMPLED = 20, 60  # tokens per turn
-LEAST_ACTS = 200  # seconds of a measurement
+LEAST_ACTS = 200  # A measurement repeats small groups of sessions until it has about this many acts.
 BEAT_S = 0.02
 MOST_MS, MOST_LAG_MS, MOST_KB = 1.0, 20.0, 100.0
 COMMAND = [sys.executable, "-m", "benchmarks.gateway"]
@@ -56,7 +56,7 @@ def pin(core: int) -> None:
 
 
 class Engine:
-    """Replies at once, with tokens as verl's policies have them."""
+    """An engine that replies immediately, with token arrays of the types that verl's policies use."""
 
     def __init__(self) -> None:
         self.prompt = array("i", range(len(PROMPT) // 4))
@@ -91,7 +91,7 @@ def opened(engine: Engine, count: int) -> list[Session]:
 
 @dataclass(frozen=True)
 class Load:
-    """Send requests: a number of sessions at once, group after group, until there are enough acts."""
+    """A load of `together` sessions at the same time. Further groups follow until there are about LEAST_ACTS acts."""
 
     together: int
     turns: int
@@ -102,7 +102,7 @@ class Load:
         return self.together * max(1, LEAST_ACTS // (self.together * self.turns))
 
     async def run(self, one: Callable[[int, int], Awaitable[object]]) -> None:
-        """`one` takes a turn of a session, by their numbers."""
+        """Await `one(session, turn)` for every turn of every session."""
         for first in range(0, self.sessions, self.together):
             group = range(first, first + self.together)
             if self.pace:
@@ -119,7 +119,7 @@ class Load:
 
 async def direct(sessions: list[Session], load: Load) -> Numbers:
     conversations = [Team(session).solver.conversation() for session in sessions]
-    # Each session has a text of its own, like one that arrived through a connection.
+    # Make a separate string for each session, because strings that arrive through connections share no memory.
     await load.run(lambda session, turn: conversations[session].act(NEXT if turn else f"{session}{PROMPT}"))
     return Numbers(_size())
 
@@ -144,7 +144,7 @@ WAYS: dict[str, Callable[[list[Session], Load], Awaitable[Numbers]]] = {"direct"
 
 @dataclass(frozen=True)
 class Numbers:
-    """Measure the kilobytes of the process while its sessions are open, and the lags of its loop."""
+    """The kilobytes of the process while its sessions are open, and the lags of its event loop in seconds."""
 
     size: float
     lags: list[float] = field(default_factory=list)
@@ -152,7 +152,7 @@ class Numbers:
 
 def _size() -> float:
     gc.collect()
-    # Memory that malloc keeps from finished requests serves the next requests, so it belongs to no session.
+    # Return free memory to the system. malloc keeps it for later requests, so it belongs to no session.
     ctypes.CDLL(None).malloc_trim(0)
     return float(psutil.Process().memory_info().rss) / 1000
 
@@ -177,7 +177,7 @@ async def measured(way: str, load: Load) -> dict[str, float]:
 
 
 async def ask(address: str, keys: list[str], load: Load) -> None:
-    """Run the clients, which use as little of HTTP as they can."""
+    """Run the clients. They write HTTP directly on their connections, which costs little time."""
     host, port = urlsplit(address).hostname, urlsplit(address).port
     histories = [[{"role": "user", "content": PROMPT}] for _ in keys]
     connections = [await asyncio.open_connection(host, port) for _ in keys]

@@ -1,11 +1,14 @@
-"""What a session of a Python command costs above the program's own work: forked from a server that has imported its
-packages, and as an interpreter per session.
+"""Measure the cost of a session of a Python command in addition to the program's own work.
+
+Sessions that are forked from a server that has imported the program's packages are compared with sessions that start
+an interpreter each.
 
     python -m benchmarks.gateway_programs [--python /env/bin/python] [--program openai,langgraph] [--sessions 10]
 
-`--python` has langgraph and langchain-openai. Processor time is that of all processes of a session; a program measures
-its own from the line after its imports. Memory is the proportional set size (PSS) that one more open session adds to
-that of all processes; a program's own is what an interpreter grows by after its imports. Ratios are of one run.
+`--python` needs langgraph and langchain-openai. CPU time is counted over all processes of a session; the program's own
+work is the CPU time after its imports. Memory is the growth of all processes' proportional set size (PSS) with each
+further open session; the program's own memory is the growth of an interpreter after its imports. Compare only numbers
+of the same run.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ def pss():
     with open("/proc/self/smaps_rollup") as file:
         return next(int(line.split()[1]) / 1000 for line in file if line.startswith("Pss:"))
 """
-# While the file `gate` is there, sessions wait for the measurement of their memory.
+# Sessions wait as long as the file `gate` exists, so that their memory can be measured.
 TAIL = """
 task = json.load(sys.stdin)
 answer = ask(task["messages"])
@@ -67,7 +70,7 @@ def ask(messages):
 
 @dataclass(frozen=True)
 class Cost:
-    """The milliseconds and megabytes of a session, and those of the program's own work."""
+    """The milliseconds and megabytes of a session, and of the program's own work in it."""
 
     ms: float
     own_ms: float
@@ -79,7 +82,7 @@ class Cost:
 
 
 class Measured:
-    """A program, and the folder in which its waiting sessions leave a file."""
+    """A program to measure, and the folder in which each of its waiting sessions creates a file."""
 
     def __init__(self, python: str, program: str, fork: bool, folder: Path):
         file, self._gate, self._waiting = folder / f"{program}_program.py", folder / "gate", folder / "waiting"
@@ -89,7 +92,7 @@ class Measured:
         self._program = ReferredProgram(agents=("solver",), command=command, import_once=fork)
 
     def cost(self, sessions: int) -> Cost:
-        asyncio.run(self._play())  # imports, in the fork server
+        asyncio.run(self._play())  # the first session makes the fork server import the packages
         before = processor_s()
         own = [asyncio.run(self._play()) for _ in range(sessions)]
         spent = processor_s() - before
@@ -98,13 +101,13 @@ class Measured:
         return Cost(1000 * spent / sessions, 1000 * cpu, mb, own_mb)
 
     async def _play(self) -> dict[str, float]:
-        """Return the processor seconds and megabytes of the program's own work."""
+        """Run one session. Return the CPU seconds and megabytes of the program's own work."""
         session = await verl_mas.arun(self._program, "2 + 2 = ?", ScriptedLLM("4"), faults=FaultSpec(retries=0))
         assert session.answer == "4" and session.team_reward == 1.0
         return {name: float(session.info[name]) for name in ("cpu", "mb")}
 
     async def _held(self, sessions: int) -> float:
-        """Return the megabytes of all processes while this many sessions wait for a reply."""
+        """Return the megabytes of all processes while this many sessions wait at the gate."""
         for file in self._waiting.iterdir():
             file.unlink()
         self._gate.touch()
@@ -118,7 +121,7 @@ class Measured:
 
 
 def processor_s() -> float:
-    """Return the processor seconds of all processes that this one has started."""
+    """Return the CPU seconds of all processes that this process has started."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     alive = [process.cpu_times() for process in psutil.Process().children()]
     return ended.ru_utime + ended.ru_stime + sum(sum(times[:4]) for times in alive)

@@ -1,4 +1,4 @@
-"""The plugin's share of `import verl`: seconds with it over seconds without it, in alternating runs.
+"""Measure `import verl` with and without the plugin in alternating runs, and print the ratio of the seconds.
 
 python benchmarks/import_time.py [--runs 15]
 """

@@ -1,15 +1,15 @@
-"""Kills each kind of process of a run at each moment of a step, and looks at how the run ends and how it resumes.
+"""Kill each kind of process of a run at each moment of a step, and check how the run ends and how it resumes.
 
     python benchmarks/kill_matrix.py FOLDER [--kinds engine,driver] [--moments rollout,save] [--repeats 3]
     python benchmarks/kill_matrix.py FOLDER --mode colocate_async --moments step --repeats 5
     python benchmarks/kill_matrix.py FOLDER --mode colocate_async --one-run --repeats 1 [--adapters] [--team program]
     python benchmarks/kill_matrix.py FOLDER --one-run --spread --repeats 1
 
-With PYTHONPATH=tests/support. Each kind has one run, in one folder, or all kinds have the same one: every start of it
-resumes after the last kill and ends with the next one. At last it is left alone, and its final checkpoint is compared
-bit for bit with that of an unbroken run. In an asynchronous mode timing decides which weights sample a token; there
-every task that was dispatched must have been trained on, and none twice. Results are lines of JSON in
-FOLDER/results.jsonl; the same command, run again, does what is missing there.
+Set PYTHONPATH=tests/support. Each kind has its own run and folder, or with --one-run all kinds have the same run. Every
+start of a run resumes after the last kill and ends with the next kill. The last start is not killed, and its final
+checkpoint is compared bit for bit with the final checkpoint of a run without kills. In an asynchronous mode, timing
+decides which weights sample a token, so the check there is that every dispatched task was trained on exactly once.
+Results are lines of JSON in FOLDER/results.jsonl; if the command is repeated, it only adds the missing results.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from verl_mas.run_folder.session_files import files_of, read_lines
 from verl_mas.verl_.row import RowKey
 
 TESTS = Path(__file__).parents[1] / "tests"
-# Kind -> how the title or command of such a process starts or ends, and what the last lines of the run must say.
+# Kind -> pattern for the start of the process's title or command, and pattern that the run's last lines must match.
 KINDS = {
     "agent-loop": (r"ray::\w*AgentLoopWorker", r"lost: agent-loop worker \d+ \(pid {pid} on"),
     "storage": (r"ray::SimpleStorageUnit", r"lost: TransferQueue storage unit \d+ \(pid {pid} on"),
@@ -49,18 +49,18 @@ KINDS = {
     "engine": (r"ray::\w*Transformers\w*Server", r"lost: engine \d+ of policy (solver|base) \(pid {pid} on"),
     "training": (r"ray::WorkerDict", r"lost: training worker \d+ of policy (solver|base) \(pid {pid} on"),
     "reward": (r"ray::RewardLoopWorker", r"lost: reward worker \d+ \(pid {pid} on"),
-    # These exist only if engines have GPUs of their own.
+    # Weight receivers exist only if engines have their own GPUs.
     "receiver": (r"ray::CheckpointEngineWorker", r"lost: weight receiver \d+ of policy solver \(pid {pid} on"),
     "runner": (r"ray::TaskRunner", r"lost: task runner \(pid {pid} on"),
     "raylet": (r"\S*/raylet ", r"lost: Ray's raylet .*\(pid {pid}\)"),
     "gcs": (r"\S*/gcs_server ", r"lost: Ray's GCS \(pid {pid}\)"),
-    # A run that the user ends has lost nothing. `lost` is also the name of a metric.
+    # If the user ends a run, no process is lost, so `lost: ` must not occur. Without colon, `lost` is also a metric.
     "driver": ("", r"(?s)\A(?!.*lost: )"),
     "interrupt": ("", r"(?s)\A(?!.*lost: ).*verl-mas: interrupted; saved: "),
     "terminate": ("", r"(?s)\A(?!.*lost: )"),
 }
 TO_THE_DRIVER = {"driver": signal.SIGKILL, "interrupt": signal.SIGINT, "terminate": signal.SIGTERM}
-# Part of a step -> about how many seconds it takes. `step` is any moment of a step, and of the next.
+# Part of a step -> its approximate seconds. The kill comes at a random time in it. `step` lasts into the next step.
 MOMENTS = {"rollout": 0.25, "update": 0.25, "save": 0.025, "step": 1.5}
 MODES = {
     "sync": ("actor_rollout_ref.rollout.full_determinism=true",),
@@ -72,7 +72,7 @@ MODES = {
         "++ray_kwargs.ray_init.num_gpus=2",
     ),
 }
-# The policy solver as an adapter on a base that is not trained.
+# These settings make the policy `solver` an adapter on a base that is not trained.
 ADAPTERS = (
     "++mas.policies.solver.adapter_of=base",
     "++mas.policies.base={trainable:false}",
@@ -82,7 +82,7 @@ ADAPTERS = (
 TASKS = 4  # per step
 SAVE_EVERY, STEPS = 2, 24
 ONE_RUN = "all"
-# A start trains on about two steps before it is killed.
+# A start trains for about two steps before it is killed.
 STEPS_PER_KILL, LAST_STEPS = 3, 8
 LONGEST_START, LONGEST_END, LIMIT, LEFT_AFTER = 240.0, 90.0, 30.0, 8.0
 
@@ -95,12 +95,12 @@ class Killed:
     moment: str
     repeat: int
     first_step: int
-    """Of this start; right if it is the one after the pointer that the last kill left."""
+    """First step of this start. It must be the step after the latest checkpoint at the last kill."""
     resumed_right: bool
     step: int
     delay: float
     seconds: float | None
-    """Until the run ended; None: it did not."""
+    """Seconds from the kill until the run ended; None if it did not end."""
     exit_code: int | None
     named: bool
     saved_and_resume_said: bool
@@ -110,14 +110,14 @@ class Killed:
 
 
 class Run:
-    """One start of a run, with a Ray cluster of its own."""
+    """One start of a run, with its own Ray cluster."""
 
     def __init__(self, python: str, folder: Path, team: str, steps: int = STEPS, settings: Sequence[str] = ()):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.moments = folder / "moments.txt"
         self.moments.write_text("")
-        # The paths of Ray's sockets may be no longer than about a hundred characters.
+        # The paths of Ray's sockets must be shorter than about a hundred characters.
         self.temporary = tempfile.mkdtemp(prefix="kill-")
         self.log = folder / "log.txt"
         environment = os.environ | {
@@ -152,7 +152,7 @@ class Run:
         return self.reached()[0][1]
 
     def processes(self) -> dict[int, str]:
-        """Title by id. A process of this run has a file open in its Ray's folder; those of other runs do not."""
+        """Return process id -> title. Only processes of this run use this run's Ray folder."""
         found = {pid: title for pid, title in titles() if self._has_open(pid)}
         return found | ({self.driver.pid: "driver"} if self.driver.poll() is None else {})
 
@@ -178,7 +178,7 @@ class Run:
         return int(file.read_text()) if file.exists() else 0
 
     def end(self) -> None:
-        """End all that is left of the run."""
+        """Kill all processes that are left of the run, and delete its Ray folder."""
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -195,7 +195,7 @@ def titles() -> Iterator[tuple[int, str]]:
 
 
 def overrides(folder: Path, common: Path, steps: int, team: str) -> Iterator[str]:
-    """Start a run. `common`: the folder with the rows and the model."""
+    """Yield the overrides of a run. `common`: the folder with the rows and the model."""
     yield from ("+platform=cpu", "+recipe=first_run/laptop", "mas.policies={solver:{}}")
     yield from (setting.replace("{folder}", str(common)) for setting in TEAMS[team])
     yield f"actor_rollout_ref.model.path={common}/letters/model"
@@ -218,7 +218,7 @@ def overrides(folder: Path, common: Path, steps: int, team: str) -> Iterator[str
 
 def kill(run: Run, kind: str, moment: str, repeat: int, before: int, chance: random.Random) -> Killed:
     first = run.first_step()
-    # A rollout or an update after a save, so that the next start resumes from a checkpoint of this one.
+    # Kill a rollout or an update only after a save, so that the next start resumes from a checkpoint of this start.
     step = first + 1 if moment == "save" else first + 2
     pid = run.one_of(kind)
     delay = chance.uniform(0, MOMENTS[moment])
@@ -254,7 +254,7 @@ def kill(run: Run, kind: str, moment: str, repeat: int, before: int, chance: ran
 
 
 def finish(run: Run, steps: int = STEPS) -> int:
-    """Return the first step of a start that is not killed."""
+    """Let a start train to the last step without a kill. Return its first step."""
     try:
         first = run.first_step()
         assert run.driver.wait(LONGEST_START) == 0, run.last_lines(40)
@@ -292,7 +292,7 @@ def content(file: Path) -> object:
 
 
 def attempts(folder: Path) -> list[dict[int, list[str]]]:
-    """Return, for each start that trained, in order: its trained tasks by the step of their dispatch."""
+    """Return for each start that trained, in order, the tasks that it trained on, by the step of their dispatch."""
     found: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     for file in files_of(folder / "checkpoints" / "trajectories" / "train"):
         for line in read_lines(file.path) if file.of_advantages else ():
@@ -303,19 +303,21 @@ def attempts(folder: Path) -> list[dict[int, list[str]]]:
 def untrained(folder: Path, steps: int = STEPS) -> list[str]:
     """Return the tasks that were dispatched for the steps of a run and never trained on."""
     trained = {uid for attempt in attempts(folder) for uids in attempt.values() for uid in uids}
-    # The batch of a step was dispatched one step before, that of the first in the warm-up.
+    # The batch of a step was dispatched one step earlier, and the first step's batch in the warm-up.
     return sorted({f"{step}-{number}" for step in range(steps) for number in range(TASKS)} - trained)
 
 
 def trained_twice(folder: Path, first_steps: Sequence[int]) -> list[str]:
-    """Return the tasks on which the final weights were trained more than once. `first_steps`: the first step of each
-    start."""
+    """Return the tasks on which the final weights were trained more than once.
+
+    `first_steps` has the first step of each start.
+    """
     found = attempts(folder)
     assert len(found) == len(first_steps), f"{len(found)} starts have trained, of {len(first_steps)}"
     twice: list[str] = []
     for first, attempt in zip(first_steps, found, strict=True):
         for step, uids in attempt.items():
-            # A start repeats the steps after its checkpoint, with the batches that were dispatched one step before.
+            # A start repeats the steps from `first` on. Their batches were dispatched from step `first - 1` on.
             again = set(uids) if step < first - 1 else {uid for uid in uids if uids.count(uid) > 1}
             twice += sorted(again)
     return twice
@@ -340,7 +342,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Return the kills that the arguments ask for."""
+    """The kills that the command's arguments ask for."""
 
     python: str
     folder: Path
@@ -353,14 +355,17 @@ class Matrix:
     results: Results
 
     def kills(self, kinds: Sequence[str]) -> list[tuple[int, str, str]]:
-        """Repeat, moment and kind. Spread: in a repeat each kind has one moment, and the moments take turns."""
+        """Return the repeat, moment and kind of each kill.
+
+        With `spread`, each kind is killed at only one moment per repeat, and the moments rotate.
+        """
         if not self.spread:
             return list(product(range(self.repeats), self.moments, kinds))
         count = len(self.moments)
         return [(n, self.moments[(n + at) % count], kind) for n in range(self.repeats) for at, kind in enumerate(kinds)]
 
     def chain(self, name: str, kinds: Sequence[str], steps: int) -> None:
-        """Make all kills of these kinds in one run, one after the other, then let it run to the end."""
+        """Make all kills of these kinds in one run, one after the other, then let the run finish."""
         own = self.folder / name
         for repeat, moment, kind in self.kills(kinds):
             if self.results.has(kind=kind, moment=moment, repeat=repeat):
@@ -399,7 +404,7 @@ def is_wrong(row: dict[str, Any]) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the number of wrong results."""
+    """Add the missing results, and return the number of wrong results in the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=lambda text: Path(text).absolute())
     parser.add_argument("--kinds", help="all that the mode has, if it is not given")
@@ -413,7 +418,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     present = [kind for kind in KINDS if kind != "receiver" or args.mode == "separate_async"]
     kinds = args.kinds.split(",") if args.kinds else present
-    # A command that a shell starts in the background ignores it, and so would the runs that it starts.
+    # A shell starts background commands with SIGINT ignored, and the runs would inherit this. So restore the default.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     settings = [*MODES[args.mode], *(ADAPTERS if args.adapters else ())]
     args.folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The teams of `kill_matrix`, and their rows."""
+"""The teams of `kill_matrix`, and the tasks of its world."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet
 
 TESTS = Path(__file__).parents[1] / "tests"
-# The settings of a team and its rows.
+# Team -> its settings, including the files of its tasks.
 TEAMS = {
     "pair": (
         "+mas=team",
@@ -35,7 +35,7 @@ TEAMS = {
 
 
 def write_rows(file: Path) -> None:
-    """Write the rows of the world."""
+    """Write 64 tasks for the team `world`."""
     prompt = [{"role": "user", "content": "Play."}]
     rows = [{"data_source": "count", "prompt": prompt, "extra_info": {"index": n, "world_seed": n}} for n in range(64)]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)

@@ -1,8 +1,8 @@
-"""How long log-probs and their gradient take, by verl's loop over the tokens and in blocks.
+"""Measure the time of log-probs and of their gradient, with verl's loop over the tokens and in blocks.
 
     python benchmarks/log_probs.py
 
-On one core of a CPU, where the loop's time with a small vocabulary is that of starting its kernels.
+It runs on one core of a CPU. There, with a small vocabulary, the loop spends its time on starting kernels.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SIZES = ((16_384, 8), (16_384, 1_000), (2_048, 32_000))
 
 
 def verls() -> Callable[[Tensor, Tensor], Tensor]:
-    """Load verl's own function from a copy of its module that no plugin has changed."""
+    """Load verl's own function from a new copy of its module, because plugins may have changed the imported module."""
     spec = importlib.util.spec_from_file_location("torch_functional_of_verl", torch_functional.__file__)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)

@@ -1,14 +1,14 @@
-"""What it saves to compute once what prompts begin with: in training, and in the embedded engine.
+"""Measure the time saved by computing shared prompt prefixes only once, in training and in the embedded engine.
 
     python benchmarks/prefixes.py                              # training: lengths of replies, sizes of groups, prompts
     verl-mas data smollm2 --out runs/smollm2
     python benchmarks/prefixes.py --model runs/smollm2/model   # a step of smollm2/laptop, and the engine
 
-Training is an update by verl's worker on the CPU, one optimiser step with all weights, with trees of prefixes and with
-verl's own padded rows, in the order A B B A. Without --model it is that of groups of random rows, 2,000 tokens or one
-group, on a model of SmolLM2-135M's width with a tenth of its layers and vocabulary; the last column is what
-`+platform=cpu` takes. With it the rows are those of a step: 8 words, 8 sessions each, 32 rows of an agent. The engine
-gets 64 scouts at once, and each judge when its scout ends; the baseline shares equal prompts alone.
+Training is an update by verl's worker on the CPU (one optimiser step, all weights), with trees of prefixes and with
+verl's own padded rows, in the order A B B A. Without --model, an update has groups of random rows, at least one group
+and 2,000 tokens, on a model with the width of SmolLM2-135M and a tenth of its layers and vocabulary; the last column
+says which of both `+platform=cpu` chooses. With --model, an update has 32 rows of an agent, 8 sessions for each of 4
+words. The engine gets 64 scouts at once, and each judge when its scout ends; its baseline shares only equal prompts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTr
 os.environ.update(VERL_PLATFORM="cpu", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1")
 os.environ["MASTER_PORT"] = "0"
 
-from verl_mas.config.compose import compose  # verl reads its platform when it is imported
+from verl_mas.config.compose import compose  # after the variables above, which verl reads on import
 from verl_mas.config.hydra.recipe.smollm2.words import THINGS, judging, secrets, telling
 from verl_mas.engines.platform import fsdp
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
@@ -46,10 +46,10 @@ from verl_mas.workflow import Message
 
 REPLY, SESSIONS, ROWS = 10, 8, 32
 REPLIES, GROUPS, PROMPTS = (16, 64, 256, 512), (4, 8, 16), (50, 400)
-PART = 10  # of SmolLM2's layers and vocabulary
-BUDGET = 4096  # Tokens of a micro batch
-LEAST = 2000  # Tokens of an update, so that the optimiser's step is a small part of it
-Row = tuple[list[int], int]  # tokens, and how many of them are the prompt
+PART = 10  # the model has one in PART of SmolLM2's layers and vocabulary
+BUDGET = 4096  # tokens of a micro batch
+LEAST = 2000  # minimum of tokens in an update, so that the optimiser's step takes little of its time
+Row = tuple[list[int], int]  # tokens, and the length of the prompt at their start
 Encode = Callable[[list[Message]], list[int]]
 
 
@@ -116,7 +116,7 @@ def _smollm2(path: Path, runs: int) -> None:
 
 
 class _Trainer:
-    """Make verl's training worker without Ray."""
+    """verl's training worker, without Ray."""
 
     def __init__(self, model: Path):
         from verl.workers.engine_workers import ActorRolloutRefWorker

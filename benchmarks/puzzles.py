@@ -1,4 +1,4 @@
-"""The time to generate, step and draw, and copy a board: `python benchmarks/puzzles.py`."""
+"""Measure the time to generate a board, to step and draw it, and to copy it: `python benchmarks/puzzles.py`."""
 
 from __future__ import annotations
 

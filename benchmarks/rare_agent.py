@@ -1,8 +1,9 @@
-"""How well each estimator finds the direction in which a rarely called agent improves.
+"""Measure how well each estimator finds the direction in which a rarely called agent improves.
 
-Of eight sessions per task an agent is called in some. It chooses one of two actions with equal odds; the better one
-raises the chance of success by 0.2. A step has 16 tasks. Signal is the mean over steps of the gradient of the agent's
-one parameter, in units of its deviation; with a signal of 0 half of the steps have the wrong sign.
+An agent is called in some of the eight sessions of a task. It chooses one of two actions with equal probability; the
+better action raises the probability of success by 0.2. A step has 16 tasks. The signal is the mean over steps of the
+gradient of the agent's only parameter, divided by the gradient's deviation. With a signal of 0, half of the steps have
+the wrong sign.
 
 python benchmarks/rare_agent.py [--steps 400]
 """
@@ -23,8 +24,11 @@ TASKS, SESSIONS, GAIN, WARM = 16, 8, 0.2, 10
 
 @dataclass(frozen=True)
 class Setting:
-    """`called`: in how many sessions of a task, or in what share of them. `spread`: deviation of the tasks' chance of
-    success. `bonus`: what the agent is paid beyond the team's reward."""
+    """A case to measure.
+
+    `called`: number of a task's sessions that call the agent, or their share if below 1. `spread`: deviation of the
+    tasks' probability of success. `bonus`: the agent's own reward in addition to the team's reward.
+    """
 
     name: str
     called: float
@@ -32,7 +36,7 @@ class Setting:
     bonus: float = 0.0
 
     def steps(self, count: int) -> Iterator[tuple[AdvantageInput, np.ndarray]]:
-        """The rows of each step, and per row the derivative of its log-probability; 0 for the other agent."""
+        """Yield the rows of each step, and the derivative of each row's log-prob, which is 0 for the other agent."""
         rng = np.random.default_rng(0)
         for _ in range(count):
             order = rng.random((TASKS, SESSIONS)).argsort(axis=1)

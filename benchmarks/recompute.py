@@ -1,9 +1,10 @@
-"""Computes the advantages of a run again from its recorded sessions, by the second implementation of the tests.
+"""Computes the advantages of a run again from its session records, with the second implementation in the tests.
 
     PYTHONPATH=tests/advantage python benchmarks/recompute.py RUN
 
-RUN is a run's folder with `mas.trajectories`. Per step: rows, and the largest differences of scores (from their parts)
-and of advantages. Acts without an advantage in the record do not count: probes, failed sessions, excluded tasks.
+RUN is the folder of a run with `mas.trajectories`. For each step, the script prints the number of rows and the largest
+differences of advantages and of scores; it computes a score again from its parts. Acts without an advantage in the
+record do not count: probes, and acts of failed sessions and excluded tasks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ COLUMNS = (*LABELS, *PARTS, "tokens", "score", "advantage")
 
 
 def rows_of(sessions: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Make one row per key. A conversation is one row, under the key of its first act."""
+    """Yield one row per key. The acts of a conversation share a key, so the conversation is one row."""
     for session in sessions:
         rows: dict[str, dict[str, Any]] = {}
         for act in session["acts"]:
@@ -45,8 +46,8 @@ def rows_of(sessions: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def fold_grpo(rows: Any, options: Any, past: object) -> Any:
-    """Compute the advantage of arXiv:2510.11967: outcome and penalties, clipped, minus the mean outcome of the task's
-    sessions."""
+    """Compute the advantage of arXiv:2510.11967: the score, clipped to 0 to 1, minus the mean outcome of the task's
+    sessions, divided by the deviation of their outcomes."""
     outcome, found = rows.team_weight * rows.team_reward, np.zeros(len(rows.score))
     for row, score in enumerate(rows.score):
         mine = rows.task == rows.task[row]

@@ -1,4 +1,4 @@
-"""The retriever on one machine: build, many clients, agreement with tantivy's query parser, async rollouts.
+"""Measure the retriever on one machine: build, many clients, agreement with tantivy's query parser, async rollouts.
 
 python benchmarks/retriever.py --passages 100000 --clients 64
 """
@@ -70,7 +70,7 @@ def _serve(index: str, port: str) -> None:
 
 
 async def load(url: str, queries: list[str], clients: int) -> tuple[float, list[float]]:
-    """Query without batches, the worst case: each client has its own connection and sends one query at a time."""
+    """Query in the worst case, without batches: each client has its own connection and sends one query at a time."""
     waiting = iter(queries)
     seconds = []
 
@@ -96,7 +96,7 @@ class Counted(httpx.AsyncHTTPTransport):
 
 
 async def batched(url: str, queries: list[str], clients: int) -> tuple[float, int]:
-    """Send the same queries by RetrieverClient, which joins concurrent queries in one request."""
+    """Send the same queries with RetrieverClient, which joins concurrent queries into one request."""
     waiting = iter(queries)
     transport = Counted()
     retriever = RetrieverClient(url, transport=transport)
@@ -113,7 +113,7 @@ async def batched(url: str, queries: list[str], clients: int) -> tuple[float, in
 
 
 def by_the_library(index: Path, query: str) -> list[tuple[str, float]]:
-    """Return the result of the query by tantivy's own query parser."""
+    """Search with tantivy's own query parser. Return the ids and scores of the hits."""
     engine = tantivy.Index.open(str(index))
     searcher = engine.searcher()
     hits = searcher.search(engine.parse_query(query, ["body"]), 3).hits
@@ -122,7 +122,7 @@ def by_the_library(index: Path, query: str) -> list[tuple[str, float]]:
 
 @contextlib.contextmanager
 def slow(delay: float) -> Iterator[str]:
-    """The URL of a `/retrieve` server in another process that takes `delay` seconds per request."""
+    """Yield the URL of a `/retrieve` server in another process, which takes `delay` seconds per request."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -157,8 +157,10 @@ def _serve_slowly(port: int, delay: float) -> None:
 
 
 async def rollouts(url: str, sessions: int) -> tuple[float, float]:
-    """Return the seconds of `sessions` search sessions of 3 queries each over HTTP, at the same time and one after
-    another."""
+    """Run search sessions with 3 queries each over HTTP.
+
+    Return the seconds if all run at the same time, and the seconds if they run one after another.
+    """
     replies = {
         "verifier": "<verify>no</verify>",
         "searcher": "<search>what</search>",

@@ -1,14 +1,15 @@
-"""Compares the training of two checkouts: the metrics of three steps with the same seed on the same machine.
+"""Compares the training metrics of two checkouts in three steps with the same seed on the same machine.
 
     git worktree add ../before HEAD~1
     python benchmarks/same_metrics.py --before ../before
 
-Each checkout writes its own boards and warmed-up model and runs the demo's team and two arms of the evidence (at_grpo
-with a policy per role, agent_grpo over sessions), with its own commands and settings. Requests have the same names in
-every run and the engine samples by name, so both sample the same tokens. The remaining difference is float rounding:
-verl orders rows by random names, and a sum in another order is rounded differently.
-Times and what depends on them (requests at once), throughput, memory and the size of session records are not
-compared. The exit code is 1 if anything else differs.
+Each checkout writes its own boards and warmed-up model. With its own commands and settings, it trains the demo's team
+and two arms of the evidence (at_grpo with a policy per role, agent_grpo over sessions). The engine draws its random
+numbers from the names of requests, which are the same in every run, so both checkouts sample the same tokens. The
+remaining difference is float rounding: verl orders rows by random names, and a sum in another order is rounded
+differently.
+Times, metrics that depend on times (such as concurrent requests), throughput, memory and the size of session records
+are not compared. The exit code is 1 if any other metric differs by more than rounding.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ REPEATABLE = (
     "trainer.save_freq=-1",
     "trainer.resume_mode=disable",
 )
-# Run in each checkout, so that settings may have other names there.
+# This code runs in each checkout and reads the arms there, because their settings may have other names.
 MATRIX = f"""
 import json
 from benchmarks.evidence import matrix
@@ -58,7 +59,7 @@ Metrics = dict[int, dict[str, float]]
 
 @dataclass(frozen=True)
 class Checkout:
-    """A checkout of the project, run by this Python. `through` is a prefix of every command."""
+    """A checkout of the project, which runs with the current Python. `through` is a prefix of every command."""
 
     root: Path
     folder: Path
@@ -125,7 +126,7 @@ def compared(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def distance(old: float, new: float) -> float:
-    """Compare large values relatively and small values absolutely. NaN equals NaN."""
+    """Return the relative difference of large values and the absolute difference of values below 1. NaN equals NaN."""
     if old == new or (math.isnan(old) and math.isnan(new)):
         return 0.0
     gap = abs(old - new) / max(1.0, abs(old), abs(new))

@@ -1,5 +1,7 @@
-"""The contained executor on this machine: speed beside a plain subprocess, latency, what a hanging program costs
-others, a long mix with hostile programs, and the fork server killed at random moments. Ratios are of one run.
+"""Measure the contained executor on this machine.
+
+It measures the speed compared with a plain subprocess, the latency, the delay of other programs by a hanging program, a
+long mix with hostile programs, and runs whose fork servers are killed at random moments. Ratios are of one run.
 
 python benchmarks/sandbox.py                     # 10,000 mixed programs, 20 kills; three minutes on two cores
 python benchmarks/sandbox.py --mixed 500 --kills 3 --seconds 1
@@ -67,8 +69,7 @@ class Known:
 
     @property
     def limits(self) -> Limits:
-        """Return the limits. They are short only for programs that reach them, so a busy machine ends no other
-        program."""
+        """Return the limits. Only programs that must reach them have short limits, so a busy machine ends no others."""
         return BRIEF if Status.TIMED_OUT in self.ends else Limits(memory_mb=128, output_bytes=4096)
 
     def wrong(self, result: Result) -> str | None:
@@ -110,7 +111,7 @@ def mixture(count: int, hostile: float, rng: random.Random) -> list[Known]:
 
 
 async def run_all(executor: Executor, programs: Iterable[Known], in_flight: int = 32) -> list[Result]:
-    """Run the programs with this many waiting at a time, as sessions do."""
+    """Run the programs, `in_flight` of them at a time, as concurrent sessions would."""
     places = asyncio.Semaphore(in_flight)
 
     async def one(known: Known) -> Result:
@@ -125,7 +126,7 @@ def wrong_verdicts(programs: Sequence[Known], results: Sequence[Result]) -> list
 
 
 async def subprocess(program: str, stdin: str) -> str:
-    """Run a new interpreter without any limit: the baseline."""
+    """Run a program in a new interpreter without any limit. This is the baseline."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-I", "-S", "-c", program, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
@@ -135,7 +136,7 @@ async def subprocess(program: str, stdin: str) -> str:
 
 @dataclass(frozen=True)
 class Rate:
-    """Return programs per second, and CPU milliseconds per program of the caller and of all processes."""
+    """Programs per second, and CPU milliseconds per program of the caller and of all processes."""
 
     per_second: float
     own_ms: float
@@ -166,13 +167,13 @@ async def rate(run: Run, program: tuple[str, str], at_once: int, seconds: float)
 
 
 def cpu_seconds() -> tuple[float, float]:
-    """Return the CPU seconds of this process, and of it with all its child processes, finished or not."""
+    """Return the CPU seconds of this process, and its CPU seconds plus those of all its child processes."""
     own, ended = (sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return own, own + ended + sum(sum(child.cpu_times()[:4]) for child in psutil.Process().children(recursive=True))
 
 
 async def latency(executor: Executor, in_flight: int, count: int) -> tuple[list[float], list[float]]:
-    """Return the milliseconds of programs, and of their callers, who also wait for a free slot."""
+    """Return the milliseconds of each program, and of each call, which also waits for a free slot."""
     places = asyncio.Semaphore(in_flight)
     running: list[float] = []
     waited: list[float] = []
@@ -194,8 +195,10 @@ def quantiles(values: list[float]) -> str:
 
 
 async def hanging(executor: Executor, slots: int, count: int) -> tuple[float, float, float]:
-    """Return the seconds of many short programs alone, the seconds beside a program that hangs, and those of that
-    program."""
+    """Measure many short programs alone, and together with a program that hangs.
+
+    Return the seconds of the short programs in both cases, and the seconds of the program that hangs.
+    """
     short = [Known(*PRINT[:1], frozenset({Status.OK}), stdout="1\n")] * count
     started = time.perf_counter()
     await run_all(executor, short, 2 * slots)
@@ -210,7 +213,7 @@ async def hanging(executor: Executor, slots: int, count: int) -> tuple[float, fl
 
 @dataclass(frozen=True)
 class Held:
-    """Return the resources that this process and its children hold."""
+    """The resources that this process and its children hold."""
 
     descriptors: int
     processes: int
@@ -238,8 +241,10 @@ class Held:
 async def kill_servers(
     executor: Executor, kills: int, rng: random.Random, spared: Set[psutil.Process]
 ) -> tuple[int, list[str]]:
-    """How many programs ran, and which verdicts were wrong, while the children of this process but the spared ones,
-    so the fork servers, were killed at random moments."""
+    """Run programs while the fork servers are killed at random moments. Return their number and the wrong verdicts.
+
+    The fork servers are the children of this process, except the children in `spared`.
+    """
     programs: list[Known] = []
     results: list[Result] = []
     killed = asyncio.Event()
@@ -254,8 +259,8 @@ async def kill_servers(
     clients = [asyncio.create_task(client()) for _ in range(8)]
     for kill in range(kills):
         done = len(results)
-        # Every second kill may meet a server that is starting. Then all that runs has to end before the next: a program
-        # that lost its server three times is an error, not a verdict.
+        # Every second kill may hit a server that is still starting. Before the next kill, all running programs must
+        # end, because a program that loses its server three times ends with an error and has no verdict.
         while kill % 2 and len(results) < done + 16:
             await asyncio.sleep(0.01)
         await asyncio.sleep(rng.uniform(0.05, 0.6))
@@ -298,7 +303,7 @@ async def measure(settings: Execution, seconds: float, mixed: int, kills: int, s
 
 async def mix(executor: Executor, count: int, rng: random.Random) -> list[str]:
     programs = mixture(count, 0.05, rng)
-    # Until everything is warm: what grows after it grows with the number of programs.
+    # The first tenth warms up. Resources that still grow after it grow with the number of programs.
     wrong = wrong_verdicts(programs[: count // 10], await run_all(executor, programs[: count // 10]))
     before = Held.now()
     started = time.perf_counter()

@@ -1,9 +1,10 @@
-"""`verl-mas serve` under load: `python benchmarks/serving.py DIR --clients 200 --minutes 10`.
+"""Measure `verl-mas serve` under load: `python benchmarks/serving.py DIR --clients 200 --minutes 10`.
 
-DIR is an exported team. Each client asks one question after the other, one in four as a stream, and one answer in
-fifty is not waited for. It prints seconds from the question to the whole answer, the server's memory and descriptors
-in the second and in the last tenth of the time, and what was lost: a question that got neither an answer nor a status.
-At the end SIGTERM is sent while all clients ask: what had been asked is answered.
+DIR is the folder of an exported team. Each client asks one question after the other. It requests one answer in four as
+a stream, and cancels one question in fifty after 50 ms. The script prints the seconds from a question to its whole
+answer, the server's memory and file descriptors in the second and in the last tenth of the time, and the lost
+questions, which got neither an answer nor a status. At the end the script sends SIGTERM while all clients ask; the
+server should still answer all questions that it has received.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Load:
     ended: bool = False
 
     async def client(self, tls: ssl.SSLContext) -> None:
-        """Has a connection of its own: httpx opens new ones for nothing when hundreds share a pool."""
+        """Ask questions over a separate connection. If hundreds of clients share a pool, httpx opens needless ones."""
         async with httpx.AsyncClient(timeout=300, verify=tls) as http:
             await self._questions(http)
 

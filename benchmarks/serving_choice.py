@@ -1,14 +1,14 @@
-"""What two policies on one GPU cost, awake together or in phases: `python benchmarks/serving_choice.py`.
+"""Compare the engines of two policies on one GPU, awake together or in phases: `python benchmarks/serving_choice.py`.
 
-Two engines share one CPU core, as two processes share a GPU by time slices. Each number is the time of a rollout over
-that of one engine alone that does the work of both: the same requests, sessions and lengths. Runs of the three
-ways are interleaved; a number is the median of the pairs, with the smallest and the largest. Times are CPU seconds of
-the engines, so other programs on the core do not change the ratios.
+Two engines share one CPU core, as two processes share a GPU by time slices. Each number is the time of a rollout
+divided by the time of a single engine that does the work of both, with the same requests, sessions and lengths. Runs of
+the three ways alternate; a number is the median of the ratios, with the smallest and the largest ratio. Times are CPU
+seconds of the engines, so other programs on the core do not change the ratios.
 
-An engine that is alone, or awake in phases, has the whole memory, and together each has half. Memory is enough for the
-sequences of all sessions at once, or for a quarter of the sessions.
-A change of engines costs nothing here. The last column is what one may cost, as a share of the rollout of one engine
-alone, until phases are as slow as together.
+A single engine, or an engine that is awake in phases, has the whole memory; engines that are awake together have half
+of it each. The memory has room for the sequences of all sessions at once, or for a quarter of the sessions.
+A change of engines costs nothing here. The last column is the cost of one change at which phases would be as slow as
+engines that are awake together, as a share of the single engine's rollout.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ Workload = Callable[[Act, random.Random], Awaitable[None]]
 
 
 def serve(connection: Connection, path: str, core: int) -> None:
-    """A process with an engine. It is sent (number, tokens), and sends the numbers of those that are finished.
+    """Run an engine in a process. It receives requests (number, tokens), and sends the numbers of finished requests.
 
-    SECONDS asks for its CPU seconds; a list of one is the rows of a batch.
+    On SECONDS, it sends its CPU seconds. A list of one number sets the maximum of rows in a batch. STOP ends it.
     """
     os.sched_setaffinity(0, {core})
     import torch
@@ -77,7 +77,7 @@ def serve(connection: Connection, path: str, core: int) -> None:
 
 
 class Engine:
-    """The parent's end of `serve`."""
+    """An engine in another process, which runs `serve`."""
 
     def __init__(self, path: str, core: int):
         context = get_context("spawn")
@@ -130,7 +130,7 @@ async def parallel(act: Act, chance: random.Random) -> None:
 
 
 async def unequal(act: Act, chance: random.Random) -> None:
-    """Make alternating sessions in which the replies of `b` are an eighth as long."""
+    """Run a session in which the policies alternate, and the replies of `b` are an eighth as long as those of `a`."""
     for _ in range(TURNS):
         await act("a", length(chance, 40))
         await act("b", length(chance, 5))
@@ -202,7 +202,7 @@ def main() -> None:
             path = str(tiny_model(folder, parameters=parameters))
             engines = [Engine(path, core) for _ in range(2)]
             for engine in engines:
-                engine.seconds()  # The model is loaded.
+                engine.seconds()  # the answer comes when the model is loaded
         sys.stdout.write(
             f"{parameters / 1e6:g}M parameters, {sessions} sessions; 1.00: one engine alone with the same work\n"
             f"{'workflow':12} {'memory':10} {'together':20}  {'phases':20}\n"

@@ -1,12 +1,12 @@
-"""What session records cost: bytes per session against plain lines of schema 1, and seconds to write and to list them.
+"""Measure session records: bytes per session relative to plain lines of schema 1, and seconds to write and list them.
 
     python benchmarks/session_bytes.py
     python benchmarks/session_bytes.py --records RUN/trajectories
 
-Without arguments a script plays sessions of two shapes. `demo` has the steps of `plan_path/laptop`: 12 sessions
-of two agents that branch 8 times per act, with replies of 2 tokens. `text`: 32 tasks x 8 sessions of solver_verifier
-with replies of 300 tokens, which are consecutive parts of Python's library, so that nothing is there twice. With
-`--records`, the sessions of a run that wrote schema 1 are written again.
+Without arguments, a scripted model plays sessions of two shapes. A step of `demo` is one of `plan_path/laptop`: 12
+sessions of two agents, with 8 candidates per act and replies of 2 tokens. A step of `text` has 32 tasks x 8 sessions of
+solver_verifier with replies of 300 tokens; the replies are consecutive parts of Python's library, so no text repeats.
+With `--records`, the script writes the sessions of a run with records of schema 1 again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ NEW = {"group", "uniform", "tokens"}
 
 
 class Script:
-    """Replies of some characters per token, with log-probs as a model has them: most tokens are certain."""
+    """A scripted model with `token` characters per token. Its log-probs are like those of an LLM: most tokens are
+    nearly certain."""
 
     def __init__(self, reply: Callable[[Request], str], token: int):
         self.reply, self.token, self.rng = reply, token, random.Random(0)
@@ -111,7 +112,7 @@ def demo() -> Shape:
 
 
 def text() -> Shape:
-    # Without tables of characters.
+    # Skip files with tables of characters.
     library = [file for file in sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py")) if "encod" not in str(file)]
     characters = itertools.chain.from_iterable(file.read_text(errors="replace") for file in library)
 
@@ -130,7 +131,7 @@ def text() -> Shape:
 
 
 def schema_1(record: Record) -> bytes:
-    """The line that earlier versions wrote, with times of full length."""
+    """Return the line that earlier versions wrote for a session. It has times with all their digits."""
     acts = [{name: value for name, value in act.items() if name not in NEW} for act in record["acts"]]
     for act in acts:
         act["reward"] = {name: value for name, value in act["reward"].items() if name != "parts"}
@@ -144,7 +145,7 @@ def advantages_of(records: Sequence[Record], rng: random.Random) -> dict[str, fl
 
 
 def measure(name: str, shape: Shape) -> list[bytes]:
-    """Print the cost of a step and return its lines."""
+    """Print the cost of a shape's records, and return the lines of all its steps."""
     rng = random.Random(0)
     steps = [shape.sessions(step) for step in range(STEPS)]
     count = sum(map(len, steps))
@@ -178,7 +179,7 @@ def measure(name: str, shape: Shape) -> list[bytes]:
 
 
 def codecs(lines: Sequence[bytes]) -> None:
-    """Compare the compression of a step's lines one by one and together."""
+    """Print the compressed share of the lines, one by one and together, for several codecs."""
     names = {"gzip 6": lambda data: gzip.compress(data, 6)}
     for level in (1, 3, 9, 15):
         names[f"zstd {level}"] = pyarrow.Codec("zstd", compression_level=level).compress
@@ -193,7 +194,7 @@ def codecs(lines: Sequence[bytes]) -> None:
 
 
 def listing(lines: Sequence[bytes], sessions: int = 20_000) -> None:
-    """Return the seconds to list many sessions, and to read all sessions of a step."""
+    """Print the seconds to list many sessions, and the milliseconds to read one."""
     with tempfile.TemporaryDirectory() as folder:
         per_step, entries = len(lines), [listed(unpacked(line)) for line in lines]
         for step in range(sessions // per_step):
@@ -210,7 +211,8 @@ def listing(lines: Sequence[bytes], sessions: int = 20_000) -> None:
 
 
 def again(folder: Path) -> None:
-    """The sessions of a run, written again step by step; its files are schema 1 and its advantages are the same."""
+    """Write the sessions of a run with schema 1 again, step by step and with the same advantages, and print the bytes
+    per session before and after."""
     records = list(read_sessions(folder))
     before = size_of(folder / "train")
     by_step: dict[int, list[Record]] = {}

@@ -1,11 +1,11 @@
-"""A long run of a team: memory, descriptors and threads of every process, per training step.
+"""Measure memory, descriptors and threads of every process after each step of a long training run.
 
 python benchmarks/soak.py --steps 500 --folder runs/soak
 python benchmarks/soak.py --steps 200 --warm-up 40 --mode colocate_async --ahead 7 --outstanding 1200
 
 It prints the growth per step of each process after the warm-up, and fails if one of verl-mas's or verl's processes
-grows by more than the limit or keeps descriptors. Ray's own processes are listed and not judged: its GCS remembers
-100,000 tasks.
+grows by more than the limit or keeps descriptors. Ray's own processes are listed, but their growth does not fail the
+benchmark, because Ray's GCS remembers 100,000 tasks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from verl_mas.testing import letters
 LIMIT_KIB = 2.0
 ASYNCHRONOUS = ("colocate_async", "separate_async")
 SESSIONS = 8  # per task, with `--outstanding`
-# Names that Ray gives its own processes.
+# Beginnings of the names of Ray's own processes.
 RAYS_OWN = ("ray: ", "DashboardAgent", "RuntimeEnvAgent", "IDLE")
 TEAM = """
 +platform=cpu +recipe=first_run/laptop +mas=solver_verifier algorithm.adv_estimator=agent_grpo
@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def load(mode: str, ahead: int, outstanding: int | None) -> Iterator[str]:
-    """Return the arguments of a mode with this many sessions in flight, each with one running act."""
+    """Yield the arguments of a mode with this many sessions in flight, each with one running act."""
     if mode in ASYNCHRONOUS:
         yield f"+mas/mode={mode}"
         yield f"trainer.v1.{mode}.num_warmup_batches={ahead}"
@@ -124,10 +124,10 @@ def watch(run: subprocess.Popen[bytes], folder: Path) -> Iterator[Sample]:
 
 
 def processes(root: int, step: int) -> Iterator[Sample]:
-    """Return a process and all its descendants."""
+    """Yield a sample of a process and of each of its descendants."""
     found = {process.pid: process for process in map(read, Path("/proc").glob("[0-9]*")) if process is not None}
     descends = {root}
-    # A child may be read before its parent, so once more for each generation.
+    # A child may be read before its parent, so search again for each generation.
     while more := {pid for pid, process in found.items() if process.parent in descends} - descends:
         descends |= more
     for pid in descends & set(found):
@@ -147,7 +147,7 @@ def read(folder: Path) -> Sample | None:
             threads=int(status["Threads"]),
         )
     except (OSError, KeyError):
-        return None  # ended while it was read, of another user, or a thread of the kernel
+        return None  # the process has ended, belongs to another user, or is a thread of the kernel
 
 
 def name_of(command: bytes) -> str:

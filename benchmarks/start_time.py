@@ -1,10 +1,10 @@
-"""How long a run takes to its first rollout: the letters recipe, as a multiple of `import verl` on the same machine.
+"""Measure the time to the first rollout of the letters recipe, as a multiple of `import verl` on the same machine.
 
     python benchmarks/start_time.py [--runs 3] [--team]
 
-A run starts about ten processes, most of which import what verl imports: the baseline is one such import, and the ratio
-is that of the medians. `--team` starts two policies, each with a training process and an engine, and prints the parts
-of the last start. Nothing else should run beside it.
+The baseline is one `import verl`, because a run starts about ten processes and most of them import verl. The script
+prints the ratio of the medians. `--team` starts two policies, each with a training process and an engine, and also
+prints the parts of the last start. No other program should run at the same time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from verl_mas.trainer import timeline
 
 POLL_S = 0.2
-# verl's progress bar: it is shown when everything is there and the first rollout begins.
+# The title of verl's progress bar, which appears when the start is complete and the first rollout begins.
 FIRST_ROLLOUT = "Training Progress"
 TEAM = """
 +mas=solver_verifier algorithm.adv_estimator=agent_grpo data.max_prompt_length=256
@@ -59,13 +59,14 @@ def start_seconds(folder: Path, letters: Path, team: list[str]) -> float:
             time.sleep(POLL_S)
         raise SystemExit(f"the run ended before its first rollout: {(folder / 'output').read_text()[-2000:]}")
     finally:
-        # What a terminal sends on Ctrl-C: Ray then ends its own processes.
+        # Send the signal of Ctrl-C, because Ray then ends its own processes.
         run.send_signal(signal.SIGINT)
         run.wait()
 
 
 def first_sampling(folder: Path) -> float | None:
-    """Return when the first finished sampling began, because a team shows no progress bar."""
+    """Return the time at which the first sampling began, or None if no sampling has ended yet. It is read from the
+    timeline, because a team shows no progress bar."""
     events = timeline.read_timeline(folder) if (folder / timeline.FILE).exists() else []
     return next((event.begin for event in events if event.event == timeline.SAMPLE), None)
 

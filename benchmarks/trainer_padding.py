@@ -1,4 +1,4 @@
-"""Padding rows of a policy's update, by verl-mas's rule and by verl's, on the same numbers of rows.
+"""Compare the padding rows that a policy's update gets by verl-mas's rule and by verl's rule.
 
 python benchmarks/trainer_padding.py
 """
@@ -16,7 +16,7 @@ MEASURED = 1201
 
 
 def main() -> None:
-    # Acts per session of an agent that continues with probability one half: a mean of two.
+    # Rows of each step. After an act, the agent continues with probability one half: a mean of two acts.
     counts = np.random.default_rng(0).geometric(0.5, size=(STEPS, TASKS * SESSIONS)).sum(axis=1)
     print(f"{RANKS} workers, {TASKS} tasks x {SESSIONS} sessions, {STEPS} steps of {counts.mean():.0f} rows on average")
     print(f"{'optimiser steps':>16} {'ours, most':>11} {'ours, mean':>11} {'verl, mean':>11} {'verl / rows':>12}")

@@ -1,18 +1,18 @@
-"""Step times of real CPU runs of verl.trainer.main_ppo, as ratios, and the weights at the end where they are the same.
+"""Compare the step times of CPU runs of verl.trainer.main_ppo, and the final weights of runs that should be equal.
 
     python benchmarks/trainer_step.py [single] [policies]
     python benchmarks/trainer_step.py passes --data runs/smollm2
 
-single    a team of one under trainer_mode=mas, as it is and with all passes that verl makes, against verl's stock
-          trainer, on the letters task: the same rows, one run after the other
-policies  two policies of equal size on one pool against one policy shared by both agents: as many rows and tokens
-passes    smollm2/laptop, which takes old log-probs of the trainer here, as it is and with all passes that verl makes.
+single    a team of one agent under trainer_mode=mas, by default and with all passes that verl makes, compared with
+          verl's stock trainer on the letters task. All runs have the same rows and come one after the other
+policies  two policies of equal size on one pool, compared with one policy of both agents on as many rows and tokens
+passes    smollm2/laptop with old log-probs of the trainer, by default and with all passes that verl makes.
           --data: the folder that `verl-mas data smollm2` has made. The two ways run in turn, each twice (A B B A), and
           sample the same tokens, so "same rollout" counts the median rollout of all runs for both
 
-Every number is a median over the steps after the warm-up: seconds, and CPU seconds of all processes of a run, which
-other programs on the machine change less. The runs of the letters task poll for finished sessions every two seconds,
-as verl's trainer does, which hides small differences of seconds: the step without that phase (rest) is also printed.
+Every number is a median over the steps after the warm-up, in seconds and in CPU seconds of all processes of a run.
+Other programs on the machine change CPU seconds less. The runs of the letters task poll for finished sessions every two
+seconds, as verl's trainer does. This hides small differences, so the step without that phase (rest) is printed as well.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests/trainer"
-WARM_UP = 2  # steps, in which old log-probs are computed in any case
+WARM_UP = 2  # first steps, which always compute old log-probs, so they are not measured
 PHASES = ("gen", "old_log_prob", "adv", "update_actor", "update_weights")
 ALL_PASSES = ("mas.old_log_probs_every=1", "mas.skip_zero_advantage=false")
 
@@ -43,10 +43,10 @@ ALL_PASSES = ("mas.old_log_probs_every=1", "mas.skip_zero_advantage=false")
 class Run:
     folder: Path
     steps: int
-    timings: list[dict[str, float]]  # of each step: seconds, and as cpu/... CPU seconds; `rest` is without the rollout
+    timings: list[dict[str, float]]  # seconds of each step's phases, CPU seconds as cpu/...; `rest`: no rollout
 
     def seconds(self, name: str) -> float:
-        """Return the seconds of the median step."""
+        """Return the median over the steps of the seconds of a phase."""
         return statistics.median(timing[name] for timing in self.timings)
 
     def joined(self, other: Run) -> Run:
@@ -81,7 +81,7 @@ def run(folder: Path, steps: int, *overrides: str, poll: float = 2.0) -> Run:
     ]
     names = {"VERL_USE_EXTERNAL_MODULES": "same_rows,cpu_seconds", "ROWS_DIR": f"{folder}/rows", "ROWS_POLL": f"{poll}"}
     names |= {"PYTHONPATH": f"{TESTS}{os.pathsep}{ROOT}/benchmarks", "OMP_NUM_THREADS": "1"}
-    # By default Ray's workers are nicer (15) than every other program on the machine.
+    # With Ray's default niceness of 15 for its workers, every other program on the machine would have priority.
     names |= {"VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl", "RAY_worker_niceness": "0"}
     with (folder / "log.txt").open("w") as log:
         subprocess.run(command, cwd=folder, env=os.environ | names, stdout=log, stderr=subprocess.STDOUT, check=True)
@@ -104,7 +104,7 @@ def compare(title: str, new: Run, old: Run) -> None:
 
 
 def compare_same_rollout(new: Run, old: Run) -> None:
-    """If both runs sampled the same tokens, count the same rollout seconds for both."""
+    """Compare two runs with the same rollout seconds for both, and print how many of their rows are the same."""
     ours, theirs = new.rows(), old.rows()
     same = sum(row == theirs.get(key) for key, row in ours.items())
     ratios = []
@@ -127,7 +127,7 @@ def letters(folder: Path) -> list[str]:
     subprocess.run([sys.executable, "-m", "verl_mas.testing.letters", str(made)], check=True)
     files = [f"data.train_files={made}/train.parquet", f"data.val_files={made}/test.parquet"]
     model = f"actor_rollout_ref.model.path={made}/model"
-    # At the recipe's rate of 1e-2 Adam makes 1e-5 of rounding.
+    # With the recipe's learning rate of 1e-2, Adam turns rounding into differences of 1e-5 in the weights.
     rate = "actor_rollout_ref.actor.optim.lr=1e-3"
     return ["+recipe=first_run/laptop", *files, model, rate, "data.shuffle=false", "data.max_prompt_length=128"]
 

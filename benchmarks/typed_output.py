@@ -1,18 +1,19 @@
-"""Errors of a trainer without the grammar that its engine sampled with, and the free replies that fit a JSON schema.
+"""Measure the errors of a trainer that ignores its engine's grammar, and the share of free replies that fit a schema.
 
     python benchmarks/typed_output.py
     verl-mas data smollm2 --out runs/smollm2
     pip install --no-deps xgrammar apache-tvm-ffi
     python benchmarks/typed_output.py --model runs/smollm2/model
 
-A grammar leaves an engine the share Z of the probability, so a token has p / Z, and its gradient is that of log p less
-that of log Z. A trainer has p alone, unless it masks its logits with the engine's allowed tokens. Four ways to go on:
-`as it is` (verl without correction), `forced left out` (no loss on tokens without an alternative), `times Z` (verl's
-importance weights of tokens), and `Z > 0.9` (verl's rejection of tokens).
-`four attempts` has no grammar: the agent is asked again while its free reply does not fit.
+At each token, a JSON schema's grammar allows tokens with a share Z of the probability. The engine samples an allowed
+token with probability p / Z, so the exact gradient is that of log p minus that of log Z. A trainer only knows p, unless
+it masks its logits with the tokens that the engine allowed. Four ways without the mask are compared: `as it is` (verl
+without correction), `forced left out` (no loss on tokens without an alternative), `times Z` (verl's importance weights
+of tokens), and `Z > 0.9` (verl's rejection of tokens).
+`four attempts` uses no grammar: the agent is asked again, up to four times, until its free reply fits.
 
-Without a model: policies with replies of four tokens, whose expected updates are computed exactly. With one:
-the gradients of the same sampled replies of a pretrained model.
+Without `--model`, the script computes the expected updates of small policies with replies of four tokens exactly. With
+`--model`, it compares the gradients of the same sampled replies of a pretrained model.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from verl_mas.gateway.dialect import with_schema
 
-# Each: the loss weight of a token by its share Z and by whether it has no alternative.
+# Way -> the loss weight of a token, from its share Z and from whether the grammar allowed no other token.
 WAYS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "as it is": lambda share, forced: torch.ones_like(share),
     "forced left out": lambda share, forced: (~forced).to(share.dtype),
@@ -69,14 +70,14 @@ RETRY, ATTEMPTS = "four attempts", 4
 TOKENS, ALLOWED, LENGTH, FEATURES = 6, 3, 4, 8
 STATES = [prefix for length in range(LENGTH) for prefix in product(range(ALLOWED), repeat=length)]
 REPLIES = list(product(range(ALLOWED), repeat=LENGTH))
-# Of each reply and position: the state, and the token that follows.
+# For each reply and position: the index of the state, and the token that follows.
 STATE = torch.tensor([[STATES.index(reply[:length]) for length in range(LENGTH)] for reply in REPLIES])
 TOKEN = torch.tensor(REPLIES)
 
 
 @dataclass
 class Small:
-    """`batch` policies: logits linear in the features of a state, which is the reply so far."""
+    """`batch` small policies. Their logits are linear in the features of a state; a state is the reply so far."""
 
     features: Tensor  # [batch, states, FEATURES]
     weights: Tensor  # [batch, TOKENS, FEATURES]
@@ -84,7 +85,7 @@ class Small:
 
     @classmethod
     def drawn(cls, batch: int, shift: float) -> Small:
-        """`shift`: how much more probable, in logits, the forbidden tokens are."""
+        """Draw random policies. `shift` is added to the logits of the forbidden tokens."""
         features = torch.randn(batch, len(STATES), FEATURES, dtype=torch.float64)
         features[..., -1] = 1
         weights = torch.randn(batch, TOKENS, FEATURES, dtype=torch.float64) / FEATURES**0.5
@@ -92,12 +93,14 @@ class Small:
         return cls(features, weights, torch.rand(batch, len(REPLIES), dtype=torch.float64))
 
     def log_probs(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the allowed tokens in each state, without and with the grammar: [batch, states, ALLOWED]."""
+        """Return the log-probs of the allowed tokens in each state, without and with the grammar. Both tensors are
+        [batch, states, ALLOWED]."""
         logits = self.features @ weights.transpose(1, 2)
         return logits.log_softmax(-1)[..., :ALLOWED], logits[..., :ALLOWED].log_softmax(-1)
 
     def update(self, weights: Tensor, way: str | None) -> Tensor:
-        """The expected gradient of rewards less their mean. `way` None: of the probabilities with the grammar."""
+        """Return the expected policy gradient of the rewards minus their mean. If `way` is None, it is the gradient of
+        the probabilities with the grammar."""
         weights = weights.detach().requires_grad_()
         free, masked = self.log_probs(weights)
         if way == RETRY:
@@ -113,7 +116,7 @@ class Small:
         return weights.grad
 
     def retried(self, free: Tensor) -> Tensor:
-        """The expected reward of the first of four free replies that fits, 0 if none does."""
+        """Return the expected reward of four attempts: of the first free reply that fits, or 0 if none fits."""
         chances = of_replies(free).exp()
         fits = chances.sum(1)
         return (1 - (1 - fits) ** ATTEMPTS) / fits * (chances * self.reward).sum(1)
@@ -123,7 +126,7 @@ class Small:
 
 
 def of_replies(log_probs: Tensor) -> Tensor:
-    """[batch, states, ALLOWED] -> [batch, replies]."""
+    """Sum log-probs of tokens to log-probs of replies: [batch, states, ALLOWED] -> [batch, replies]."""
     return log_probs[:, STATE, TOKEN].sum(-1)
 
 
@@ -158,7 +161,7 @@ LONGEST = 40
 
 @dataclass
 class Sampled:
-    """Replies to one question, and for each of their positions the tokens that the grammar allowed."""
+    """Replies to one question, the tokens that the grammar allowed at each position, and the rewards."""
 
     prompt: list[int]
     replies: list[list[int]]
@@ -195,7 +198,7 @@ def report_model(path: Path, questions: int, sessions: int, seed: int) -> None:
 def sample(
     model: Any, end: int, prompt: list[int], count: int, matcher: Callable[[], Any]
 ) -> list[tuple[list[int], Tensor]]:
-    """Replies at temperature 1, each with its masks."""
+    """Sample `count` replies at temperature 1. Return each reply with the masks of its allowed tokens."""
     return [_sample(model, end, prompt, matcher()) for _ in range(count)]
 
 
@@ -228,7 +231,7 @@ def fit(text: str) -> bool:
 
 
 def score(text: str, length: int, unit: str) -> float:
-    """Half of it for each field that is right."""
+    """Return half a point for each right field, and 0 if the text does not fit the schema."""
     if not fit(text):
         return 0.0
     value = json.loads(text)
@@ -236,7 +239,7 @@ def score(text: str, length: int, unit: str) -> float:
 
 
 def log_probs(model: Any, batch: Sampled, i: int) -> tuple[Tensor, Tensor]:
-    """Of the tokens of a reply, without and with the grammar."""
+    """Return the log-probs of a reply's tokens, without and with the grammar."""
     reply = batch.replies[i]
     logits = model(torch.tensor([[*batch.prompt, *reply]])).logits[0, len(batch.prompt) - 1 : -1]
     labels = torch.tensor(reply)[:, None]
@@ -270,7 +273,8 @@ def report_gradients(model: Any, batches: list[Sampled]) -> None:
 
 
 def gradient(model: Any, batches: list[Sampled], way: str | None) -> Tensor:
-    """Of the log-probs of tokens, each times the advantage of its reply in the group. `way` None: with the mask."""
+    """Return the policy gradient of the sampled replies, whose advantage is the reward minus the mean of the question.
+    If `way` is None, the log-probs are those with the mask."""
     model.zero_grad()
     for batch in batches:
         average = mean(batch.rewards)

@@ -1,8 +1,8 @@
-"""What a session of verifiers costs through the gateway, beside verifiers alone; and whether both earn the same.
+"""Compare sessions of verifiers through the gateway with verifiers alone, in CPU time and in their rewards.
 
     python -m benchmarks.verifiers_program 1000
 
-Random replies to the tasksets of the tests. Alone: verifiers' own `run_episode`, whose client replies at once.
+The tasksets of the tests get random replies. Verifiers alone is its `run_episode` with a client that replies at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TEAMS = {
 
 
 class Alone(vf.Client):
-    """Replies of a list, one after the other."""
+    """A client that returns the given replies in order."""
 
     def __init__(self, replies: Iterator[str]):
         self._replies = replies
@@ -56,7 +56,7 @@ def texts(taskset: str, number: int) -> Sequence[str]:
 
 
 async def alone(workflow: Verifiers, number: int) -> tuple[float, float]:
-    """The reward, and the seconds."""
+    """Run an episode in verifiers alone. Return its reward and CPU seconds."""
     played = verifiers_program.environment(json.dumps(workflow.settings({}), sort_keys=True))
     replies = iter(texts(workflow.taskset, number))
     with patch.object(server, "resolve_client", lambda _: Alone(replies)):
@@ -66,7 +66,7 @@ async def alone(workflow: Verifiers, number: int) -> tuple[float, float]:
 
 
 def through_gateway(workflow: Verifiers, number: int) -> tuple[float, float]:
-    """The seconds are those of this process; verifiers has one of its own."""
+    """Run an episode through the gateway. Return its reward, and CPU seconds without verifiers' process."""
     replies = iter(texts(workflow.taskset, number))
     task, began = Task([], "", extra_info={NUMBER: number % 50}), time.process_time()
     session = run(workflow, task, ScriptedLLM(lambda request, branch: next(replies)))

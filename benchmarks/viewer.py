@@ -1,9 +1,9 @@
-"""How fast the viewer is with many sessions: to write the page, to open it in Chromium, to filter and to search.
+"""Measure the viewer with many sessions: the time to write its page, open it in Chromium, filter and search.
 
     pip install playwright && apt-get install chromium
     python benchmarks/viewer.py --sessions 20000
 
-A filter or a search is timed from the key to the next frame that is drawn.
+The time of a filter or a search is the time from the input event until the browser has drawn the next frame.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from viewer_run import write_run
 
 from verl_mas.results.sessions.view import ViewOptions, write_view
 
-# From an event on a field until the frame behind it is drawn, in milliseconds.
+# Changes a field and returns the milliseconds until the browser has drawn the next frame.
 TIMED = """([id, value]) => new Promise((resolve) => {
   const field = document.getElementById(id), start = performance.now();
   if (id.startsWith("toggle-")) document.querySelector(`[data-toggle="${id.slice(7)}"]`).click();
@@ -94,7 +94,7 @@ def changed(page: Page, times: int) -> None:
 
 
 def scrolled(page: Page) -> None:
-    """The slowest frame while the whole list goes by."""
+    """Print the time of the slowest frame while the page scrolls through the whole list."""
     slowest = page.evaluate("""() => new Promise((resolve) => {
       const list = document.getElementById("list"), step = list.scrollHeight / 120;
       let last = performance.now(), worst = 0, count = 0;

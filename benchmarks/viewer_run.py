@@ -1,9 +1,9 @@
-"""A generated run with the sessions of a made-up team, for the benchmark and the pictures of the viewer.
+"""Generate a run with the sessions of an invented team, for the benchmark and the pictures of the viewer.
 
-A generator proposes three candidates, a verifier reviews the one that is committed, a refiner answers with a calculator.
+A generator proposes three candidates, a verifier reviews the committed candidate, a refiner answers with a calculator.
 """
 
-# ruff: noqa: E501  # texts of the made-up sessions
+# ruff: noqa: E501  # texts of the invented sessions
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GROUP = 8
 
 
 def write_run(folder: Path, sessions: int, seed: int = 0, steps: int = 100, tokens: bool = False) -> Path:
-    """The folder of a run of about so many sessions, an eighth of them in validation."""
+    """Write a run with about `sessions` sessions, an eighth of them in validation. Return its folder."""
     tasks = max(1, sessions * 7 // 8 // steps // GROUP)
     every, validated = max(1, steps // 10), max(1, sessions // 8 // 10)
     made, lines = Maker(random.Random(seed), steps, tokens), []
@@ -58,7 +58,7 @@ def _write(folder: Path, partition: str, step: int, records: list[dict]) -> None
 
 
 class Maker:
-    """Sessions that get better from step to step."""
+    """Makes sessions whose success rises from step to step."""
 
     def __init__(self, rng: random.Random, steps: int, tokens: bool):
         self.rng, self.steps, self.tokens = rng, steps, tokens
@@ -206,7 +206,7 @@ class Maker:
 
 
 class Clock:
-    """Seconds of a session: acts of one moment run together."""
+    """The clock of a session, in seconds. Acts between two calls of `next` run at the same time."""
 
     def __init__(self, rng: random.Random):
         self.rng, self.begun, self.now = rng, 0.02, 0.02
@@ -256,7 +256,7 @@ def _fault() -> dict:
 
 
 def metrics_of(train: list[dict], val: list[dict]) -> dict[str, float]:
-    """As the trainer names them."""
+    """Return the metrics of a step, with the trainer's names."""
     found = {"session/acc/mean": _mean(record["outcome"]["reward"] for record in train)}
     for agent in SYSTEM:
         acts = [act for record in train for act in record["acts"] if act["agent"] == agent]

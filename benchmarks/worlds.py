@@ -1,9 +1,10 @@
-"""What a step of a world costs in a session: in the thread and in the process of a host, beside the world's own step.
+"""Measure a step of a world in a session: through a host's thread, through a host's process, and without a host.
 
     python -m benchmarks.worlds open_spiel/tic_tac_toe textarena/TicTacToe-v0 --episodes 200
 
-Players draw among the legal actions, or all answer `--action`. Every way plays the same episodes, whose rewards are
-compared. The rows are the median microseconds of a step, and how much more than the world's own that is.
+Players draw among the legal actions or, if the world lists none, all answer `--action`. All three ways play the same
+episodes and must get the same rewards. A row has the median microseconds of a step for each way and, in parentheses,
+the difference from the step without a host.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def actions_of(view: View, action: str | None, rng: random.Random) -> Actions:
 
 
 def own(world: str, setup: Setup, action: str | None, spent: list[float]) -> Mapping[str, float]:
-    """An episode in this thread."""
+    """Play an episode in this thread and append the seconds of each step to `spent`."""
     stage, rng = Stage(), random.Random(setup.seed)
     number, view = stage.open(world, setup)
     while view.observations:
@@ -62,7 +63,7 @@ async def measured(world: str, episodes: int, action: str | None, options: dict[
     pool, spent = Pool(), {kind: list[float]() for kind in ("own", *kinds)}
     for seed in range(episodes):
         setup = Setup(name, seed, options)
-        # One after the other, so that a busy machine slows all of them.
+        # Play each episode in all ways before the next episode, so that a busy machine slows all ways alike.
         rewards = [own(world, setup, action, spent["own"])]
         for kind in kinds:
             rewards.append(await hosted(pool, world, kind, setup, action, spent[kind]))

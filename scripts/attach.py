@@ -1,11 +1,11 @@
-"""Attach the report of a run and the page of its sessions to the run in a tracker, as files of it.
+"""Attach the report of a run and the page of its sessions, as files, to the run's entry in a tracker.
 
     python scripts/attach.py checkpoints/my_run --wandb 2k3j4h5g --mlflow 905fd7c53db74054b0a62f77ff12fec2
     python scripts/attach.py checkpoints/my_run --swanlab a5kd3o2x --trackio
 
-After the end of the training, in its folder and with its environment variables. W&B, MLflow and SwanLab print the id
-of a run and show it in its address; trackio finds the latest run of the name. The files stay in the folder `report`
-of the run. TensorBoard has no files.
+Call it after the end of the training, in the same working directory and with the same environment variables. W&B,
+MLflow and SwanLab print the id of a run and show it in the run's URL; trackio needs no id, because it finds the latest
+run of the name. The files stay in the folder `report` of the run. TensorBoard cannot hold files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MLFLOW_URI = "sqlite:////tmp/mlruns.db"
 
 
 class Attached:
-    """The files to attach, and facts about their run from run.yaml."""
+    """The files to attach, and the project, name and end of their run, from run.yaml."""
 
     def __init__(self, run: str, sessions: str):
         about = read_about(Path(run))

@@ -1,7 +1,8 @@
 """Build the documentation's site: `make docs`.
 
-The pages are those that GitHub shows, at the same paths, so that their relative links hold in both places. They are
-copied to build/pages; links to files that are no pages go to the repository. Zensical builds the same mkdocs.yml.
+The site has the Markdown pages of the repository at the same paths, so their relative links work on GitHub and on the
+site. The pages are copied to build/pages, and links to files outside the site lead to the repository. Zensical can
+build the site from the same mkdocs.yml.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def files(patterns: tuple[str, ...]) -> list[Path]:
 
 
 def staged(page: Path, known: set[Path]) -> str:
-    """Return the page for the site: links to files that the site does not have go to the repository."""
+    """Return the text of the page for the site. A link to a file that the site lacks leads to the repository."""
 
     def target(match: re.Match[str]) -> str:
         path, _, anchor = match[2].partition("#")
@@ -60,7 +61,7 @@ def staged(page: Path, known: set[Path]) -> str:
 
     parts = FENCE.split((ROOT / page).read_text())
     text = "".join(part if part.startswith("```") else LINK.sub(target, part) for part in parts)
-    # A table right under a comment is a table on GitHub only.
+    # MkDocs needs an empty line between a comment and a table; GitHub does not.
     return re.sub(r"^(<!-- .* -->)\n(?=\S)", r"\1\n\n", text, flags=re.MULTILINE)
 
 
@@ -86,9 +87,9 @@ def loaded_from_elsewhere(site: Path) -> Iterator[str]:
 
 def main() -> int:
     stage(OUT / "pages")
-    # Not --quiet: it hides warnings from --strict as well.
+    # Do not pass --quiet, because it also hides warnings from --strict.
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", "docs/mkdocs.yml"]
-    # The theme prints an announcement otherwise.
+    # Without this variable the theme prints an announcement.
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     if code := subprocess.run(build, cwd=ROOT, env=environment, check=False).returncode:
         return code

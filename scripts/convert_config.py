@@ -1,10 +1,11 @@
-"""Turn a script of Dr. MAS or a configuration of PettingLLMs into a command; convert_config.yaml has what is known.
+"""Turn a script of Dr. MAS or a configuration of PettingLLMs into a command, by the rules of convert_config.yaml.
 
     python scripts/convert_config.py drmas SCRIPT.sh KEY=VALUE ...          # one of their examples; nothing is trained
     python scripts/convert_config.py drmas KEY=VALUE ...                    # arguments of their verl.trainer.main_ppo
     python scripts/convert_config.py pettingllms CONFIG.yaml KEY=VALUE ...  # one of their pettingllms/config
 
-The command goes to stdout, what is left out to stderr. Where one setting has no counterpart, nothing is converted.
+The command goes to stdout, and the list of skipped settings goes to stderr. If any setting has no known counterpart,
+nothing is converted, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ KNOWN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 SPECIFIC = "agent.agent_specific_parameters."
 OF_AGENT = "agent_policy_configs.agent_configs"
-# Places of a foreign setting in our configuration: for all agents, and for one agent.
+# Section of foreign settings -> the section of our configuration for all agents, and the section for one agent.
 SAMPLING = {
     "train_llm_config": (ROLLOUT, "sampling"),
     "val_llm_config": (f"{ROLLOUT}.val_kwargs", "validation_sampling"),
 }
-# Writes its arguments instead of running Python.
+# Replaces `python` while a foreign script runs: writes its arguments to a file instead of running Python.
 STAND_IN = '#!/bin/sh\nprintf "%s\\0" "$@" > "$ARGUMENTS"\n'
 
 
 class Settings:
-    """Their settings that are not converted yet, and ours."""
+    """The foreign settings that are not converted yet, and the settings of verl-mas converted so far."""
 
     def __init__(self, theirs: Mapping[str, Any]):
         self.theirs, self.ours = dict(theirs), dict[str, Any]()
@@ -52,14 +53,17 @@ class Settings:
         return {key: self.theirs.pop(key) for key in keys}
 
     def choice(self, key: str, default: object, known: Mapping[Any, Any]) -> Any:
-        """Translate a foreign value into ours."""
+        """Remove a foreign setting and return its counterpart in `known`. An unknown value refuses the conversion."""
         value = self.theirs.pop(key, default)
         if value not in known:
             self.refused.append(f"{key}={value}: known: {', '.join(map(str, known))}")
         return known.get(value)
 
     def policies(self, policy_of: Mapping[str, str], overrides: Mapping[str, Mapping[str, Any]], **kind: Any) -> None:
-        """The policy of each agent and its overrides; a value that all have is set once. `kind`: of every policy."""
+        """Set each agent's policy and its overrides. A value that all agents share is set once, for all policies.
+
+        `kind` has the settings that every policy gets, for example `adapter_of`.
+        """
         for agent, policy in policy_of.items():
             mine, theirs = overrides[agent], overrides[next(one for one in policy_of if policy_of[one] == policy)]
             self.refused += (
@@ -104,7 +108,7 @@ def in_hydra(value: object) -> str:
 
 
 def team_of(known: Mapping[str, Any], kind: str, agents: list[str]) -> Mapping[str, Any]:
-    """Return the settings of a team with these agents."""
+    """Return the known team of this kind with exactly these agents. Exit with an error if there is no such team."""
     teams = known["teams"].get(kind, [])
     for team in teams:
         if set(agents) == set(team["agents"]):
@@ -153,7 +157,7 @@ def drmas(theirs: Mapping[str, Any], known: Mapping[str, Any]) -> str:
 
 
 def advantages(s: Settings, known: Mapping[str, Any]) -> None:
-    """Return the estimator with its options, and DAPO's filter."""
+    """Convert the advantage estimator with its options, and DAPO's filter of groups."""
     by_agent = s.theirs.pop("algorithm.group_by_agent_id", False)
     name = s.theirs.pop("algorithm.adv_estimator", "gae")
     if by_agent not in known["estimators"].get(name, ()):
@@ -196,7 +200,7 @@ def pettingllms(theirs: Mapping[str, Any], known: Mapping[str, Any]) -> str:
             f"data.{part}_files": f"{folder}/{name}.parquet"
             for part, name in (("train", "train"), ("val", "validation"))
         }
-    # Two optimiser steps as in the paper.
+    # Half of a batch: two optimiser steps per step, as in the paper.
     s.ours[f"{ACTOR}.ppo_mini_batch_size"] = s.theirs.get("training.train_batch_size", 128) // 2
     lengths = {key: s.theirs.get(key, 0) for key in ("training.max_prompt_length", "training.max_response_length")}
     s.refused += [f"{key}: give it" for key, value in lengths.items() if not value]
@@ -206,7 +210,10 @@ def pettingllms(theirs: Mapping[str, Any], known: Mapping[str, Any]) -> str:
 
 
 def model_policies(s: Settings, agents: Mapping[str, str], names: Mapping[str, str], known: Mapping[str, Any]) -> None:
-    """A policy for all agents, or one or an adapter each; a LoRA rank is that of every policy, as in their trainer."""
+    """Convert the policies: one policy for all agents, or one policy or LoRA adapter per agent.
+
+    A LoRA rank applies to every policy, as in PettingLLMs' trainer.
+    """
     models = dict(zip(*(s.take(rf"models\.\w+\.{key}").values() for key in ("name", "path")), strict=True))
     s.take(r"base_models\..*")
     for name in set(names.values()) - set(models):
@@ -225,7 +232,7 @@ def model_policies(s: Settings, agents: Mapping[str, str], names: Mapping[str, s
 
 
 def sampling(s: Settings, place: Mapping[str, str]) -> None:
-    """Convert sampling and chat templates: once for all agents, or per agent where they differ."""
+    """Convert sampling and chat templates. A value is set once if all agents share it, and per agent otherwise."""
     for part, (everywhere, of_agent) in SAMPLING.items():
         values = {agent: s.take(rf"{OF_AGENT}\.{at}\.{part}\..*") for agent, at in place.items()}
         by_key = {agent: {key.rpartition(".")[2]: value for key, value in values[agent].items()} for agent in values}
@@ -250,7 +257,7 @@ def filters(s: Settings) -> None:
 
 
 def arguments_of(script: str, *arguments: str) -> list[str]:
-    """Return the arguments that a shell script passes to `python3 -m MODULE`. Nothing is trained."""
+    """Return the arguments that a shell script passes to `python3 -m MODULE`, without running the module."""
     with TemporaryDirectory() as folder:
         written = Path(folder, "arguments")
         for name in ("python", "python3"):
@@ -272,7 +279,7 @@ def tree_of(path: str) -> DictConfig:
 
 
 def settings_of(tree: DictConfig) -> Iterator[tuple[str, Any]]:
-    """Resolve every setting. An interpolation of a missing key stays as it is."""
+    """Yield the path and the resolved value of every setting. An interpolation of a missing key stays as it is."""
     for path, value in leaves(OmegaConf.to_container(tree)):
         try:
             yield ".".join(path), OmegaConf.select(tree, ".".join(path)) if isinstance(value, str) else value

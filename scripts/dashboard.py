@@ -3,9 +3,10 @@
     python scripts/dashboard.py checkpoints/my_run --tensorboard tensorboard_log/my_project/my_run
     python scripts/dashboard.py checkpoints/my_run --wandb my_entity/my_project     # pip install wandb-workspaces
 
-TensorBoard and Weights & Biases make a section of everything before the first slash, so all agents would share one.
-The agents and policies are those that the run has logged. The first writes the folder `dashboard` into the folder of
-event files that TensorBoard displays, for its tab Custom Scalars; the second creates a workspace and prints its URL.
+By default, TensorBoard and Weights & Biases group metrics by the part of the name before the first slash, so all
+agents would share a section. The layout has a section for each agent and policy in the metrics of the run.
+`--tensorboard` writes the folder `dashboard` into the given folder of event files; TensorBoard displays the layout in
+its tab Custom Scalars. `--wandb` creates a workspace and prints its URL.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def main(argv: list[str]) -> None:
 
 
 def layout(names: Iterable[str]) -> Layout:
-    """Return the charts for these metrics. A metric to watch is in two sections."""
+    """Return the charts for these metrics. A metric to watch is in the first section and in its own section."""
     names = sorted(names, key=_place_in_table)
     found: dict[str, dict[str, list[str]]] = {section: {} for section in _sections(names)}
     for name in names:
@@ -79,22 +80,23 @@ def _of(name: str, metric: Metric | None, names: list[str]) -> Iterable[str]:
 
 
 def _owner(name: str) -> str | None:
-    """`agent solver`, for the agent's metrics of training and validation; None for a metric of no agent or policy."""
+    """Return the agent or policy of a metric, such as `agent solver`, in training or validation. Return None if the
+    metric belongs to no agent and no policy."""
     kind, _, rest = name.removeprefix(VALIDATION).partition("/")
     return f"{kind} {rest.split('/')[0]}" if kind in (AGENT, POLICY) else None
 
 
 def _title(name: str, metric: Metric) -> str:
-    """The part of a pattern after the name of an agent or policy: `reward/score`."""
+    """Return the part of a metric's pattern after the name of the agent or policy, such as `reward/score`."""
     before = VALIDATION if name.startswith(f"{VALIDATION}{AGENT}") else ""
     return before + metric.pattern.removeprefix(before).removeprefix("agent/<agent>/").removeprefix("policy/<policy>/")
 
 
 def write_tensorboard(charts: Layout, logs: Path) -> Path:
-    """A folder beside the event files of runs, in place of an earlier layout.
+    """Write the layout to a new subfolder of the event files and replace an earlier layout.
 
-    A file of its own in the folder of a run would end the display of a run that still writes: TensorBoard takes a later
-    file for the continuation.
+    The layout must not be a file in the folder of a run. TensorBoard takes a newer event file as the continuation of
+    the run, so it would no longer display a run that still writes to its older file.
     """
     from torch.utils.tensorboard import SummaryWriter
 
@@ -102,7 +104,7 @@ def write_tensorboard(charts: Layout, logs: Path) -> Path:
         raise SystemExit(f"{logs} is not a folder: give the one that `tensorboard --logdir` displays")
     shutil.rmtree(logs / FOLDER, ignore_errors=True)
     writer = SummaryWriter(str(logs / FOLDER))
-    # TensorBoard matches an expression at the beginning of a tag, so the end needs a `$`.
+    # TensorBoard matches a regular expression from the beginning of a tag only, so `$` has to mark the end.
     writer.add_custom_scalars(
         {
             section: {title: ["Multiline", [f"{re.escape(name)}$" for name in names]] for title, names in of.items()}
@@ -114,7 +116,7 @@ def write_tensorboard(charts: Layout, logs: Path) -> Path:
 
 
 def create_workspace(charts: Layout, entity: str, project: str) -> str:
-    """Create the workspace and return its address. Weights & Biases keeps layouts on its server."""
+    """Create a workspace on the server of Weights & Biases and return its URL."""
     import wandb_workspaces.reports.v2 as reports
     import wandb_workspaces.workspaces as workspaces
 

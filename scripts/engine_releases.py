@@ -1,11 +1,11 @@
-"""What verl and verl-mas use of an engine that a release does not have, by the release's sources.
+"""Print the names of an engine that verl or verl-mas uses and that a release of the engine lacks.
 
     python scripts/engine_releases.py                  # the newest release of each engine, as warnings of GitHub
     python scripts/engine_releases.py sglang==0.5.23
 
-verl's own use is read from the rollout workers of the verl that is installed: the names that they import, calls with
-their keywords, and members of objects whose class is known here. What is under an `if` or in a `try` is often for
-other versions, and is skipped.
+The script reads sources and imports nothing of an engine. For verl it reads the rollout workers of the installed verl:
+the names that they import, the keywords of their calls, and the members of objects in `OBJECTS`. Code under an `if` or
+in a `try` is skipped, because it is often for other versions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from verl_contract.sources import Definition, file_of, find, is_dataclass, named
 
 from verl_mas.engines.facts import contracts
 
-# Expressions in verl -> the engine's class of their values.
+# Engine -> expressions in verl, each with the engine's class of its value.
 OBJECTS = {
     "vllm": {"self.engine": "vllm.v1.engine.async_llm:AsyncLLM"},
     "sglang": {"self.tokenizer_manager": "sglang.srt.managers.tokenizer_manager:TokenizerManager"},
@@ -46,7 +46,7 @@ def download(package: str, version: str, folder: Path) -> str:
 
 
 def differences(package: str) -> list[str]:
-    """Return the names that verl or verl-mas uses and that the release on the path lacks."""
+    """Return the names that verl or verl-mas uses and that the release on `sys.path` lacks."""
     verl = file_of("verl")
     assert verl is not None
     ours = {owner: names for owner, names in names()[package].used.items() if not made_at_import(owner)}
@@ -58,7 +58,7 @@ def differences(package: str) -> list[str]:
 
 
 def made_at_import(owner: str) -> bool:
-    """Return whether a call makes the class, as `msgspec.defstruct` does, so that its source does not show its
+    """Return whether a call such as `msgspec.defstruct` makes the class. The source of such a class does not show its
     fields."""
     definition = find(owner) if ":" in owner else None
     return isinstance(getattr(definition, "node", None), ast.Assign) and isinstance(definition.node.value, ast.Call)
@@ -83,7 +83,7 @@ def used(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def always(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes outside of any condition and any `try`."""
+    """Yield the nodes that always run. The branches of an `if` and everything in a `try` are skipped."""
     for child in ast.iter_child_nodes(tree):
         node = child.test if isinstance(child, ast.If | ast.IfExp) else child
         if not isinstance(node, ast.Try):
@@ -92,7 +92,7 @@ def always(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def attribute(node: ast.Attribute, known: Mapping[str, str], package: str) -> Iterator[str]:
-    """Return the full name of an attribute of a known object, or of a module that is named in full."""
+    """Yield a message if the attribute is missing. Its owner is a known class or object, or a module named in full."""
     owner = ast.unparse(node.value)
     if isinstance(node.ctx, ast.Store):
         return
@@ -104,8 +104,8 @@ def attribute(node: ast.Attribute, known: Mapping[str, str], package: str) -> It
 
 
 def call(node: ast.Call, known: Mapping[str, str]) -> Iterator[str]:
-    """Yield keywords that a function or class does not take, and `dataclasses.fields` of a class that is not a
-    dataclass."""
+    """Yield a message if the function or class does not take a keyword of the call. For a call of
+    `dataclasses.fields`, yield a message if its argument is not a dataclass."""
     if ast.unparse(node.func) == "dataclasses.fields" and (path := known.get(ast.unparse(node.args[0]))):
         if not is_dataclass(find(path)):
             yield f"{path} is not a dataclass"
@@ -121,7 +121,7 @@ def call(node: ast.Call, known: Mapping[str, str]) -> Iterator[str]:
 
 
 def takes_any(definition: Definition) -> bool:
-    """Return whether its source hides some of its parameters."""
+    """Return whether the source does not show all parameters, for example because of `**kwargs`."""
     if isinstance(definition.node, ast.ClassDef):
         return not is_dataclass(definition)
     return "**" in (parameters(definition.node) or "**")
@@ -132,7 +132,7 @@ def main(releases: list[str]) -> None:
         package, _, version = release.partition("==")
         with tempfile.TemporaryDirectory() as folder:
             version = download(package, version, Path(folder))
-            # An installed engine comes later on the path.
+            # Put the release first on the path, so that it is found before an installed engine.
             sys.path.insert(0, folder)
             found = differences(package)
             sys.path.remove(folder)

@@ -1,11 +1,11 @@
-"""Write versions/constraints.txt: the versions in this environment of all packages that the project and `dev` require.
+"""Write versions/constraints.txt: the installed version of each package that the project and its extra `dev` require.
 
     pip install uv
     python scripts/freeze.py
 
-Run it with the environment's Python after an upgrade that passed the tests. Other packages are left out. What the
-project requires is read from pyproject.toml: the metadata of an editable install are as old as the install. uv resolves
-what an older Python gets where the tested version has no build for it.
+Run it with the environment's Python after an upgrade that passed the tests. Other installed packages are skipped. The
+requirements are read from pyproject.toml, because the metadata of an editable install can be older than that file. If
+the tested version of a package has no build for an older Python, uv resolves the version that this Python gets.
 """
 
 import subprocess
@@ -27,7 +27,8 @@ else:
 ROOT = Path(__file__).parents[1]
 HEADER = "# The set that is tested, and what older Pythons get in its place. Made by scripts/freeze.py.\n"
 NOT_PINNED = {"pip", "setuptools", "wheel"}
-# Requirements of torch's GPU builds. torch pins them, and the tested CPU build has none of them.
+# Requirements of torch's GPU builds. They are not pinned here, because torch pins them, and the tested CPU build has
+# none of them.
 OF_CUDA = ("cuda-", "nvidia-", "triton")
 SUPPORTED = [f"3.{minor}.{micro}" for minor in (10, 11, 12) for micro in range(30)]
 OLDEST = "3.10"
@@ -49,7 +50,7 @@ def direct() -> list[Requirement]:
 
 
 def absent() -> set[str]:
-    """Return direct requirements that are not installed, so that their own requirements are unknown."""
+    """Return the direct requirements that are not installed. Their own requirements cannot be read."""
     installed = {canonicalize_name(one.name) for one in needed()}
     return {one.name for one in direct() if canonicalize_name(one.name) not in installed}
 
@@ -69,7 +70,7 @@ def needed() -> list[Distribution]:
             try:
                 found[name] = distribution(name)
             except PackageNotFoundError:
-                # pip did not install it either: a requirement of another platform without a marker.
+                # pip did not install this package either: it is for another platform, but has no marker.
                 continue
             todo.extend(_required(found[name], extra))
     return [one for name, one in found.items() if name not in NOT_PINNED]
@@ -83,19 +84,19 @@ def _required(one: Distribution, extra: str) -> Iterator[Requirement]:
 
 
 def since(one: Distribution) -> str:
-    """Return the oldest Python for which a version has a build."""
+    """Return the oldest Python that the installed version supports."""
     return next(SpecifierSet(one.metadata["Requires-Python"] or "").filter(SUPPORTED)).removesuffix(".0")
 
 
 def line(one: Distribution) -> str:
     python = since(one)
     marker = "" if python == OLDEST else f' ; python_full_version >= "{python}"'
-    # Without torch's local version (+cpu), so that the file also works on a GPU machine.
+    # Remove torch's local version (+cpu), so that the file also works on a GPU machine.
     return f"{one.metadata['Name']}=={Version(one.version).public}{marker}"
 
 
 def resolved(python: str, constraints: str) -> dict[str, str]:
-    """Resolve the project and its extra `dev` for a Python: versions by name."""
+    """Resolve the project and its extra `dev` for this version of Python. Return package name -> version."""
     command = [
         "uv",
         "pip",
@@ -116,8 +117,10 @@ def resolved(python: str, constraints: str) -> dict[str, str]:
 
 
 def for_older(tested: Mapping[str, Distribution], constraints: str) -> Iterator[str]:
-    """Return lines for Pythons for which a tested version has no build, and for packages that only these Pythons
-    require."""
+    """Yield the lines for older Pythons.
+
+    These are packages whose tested version has no build for an older Python, and packages that only older Pythons need.
+    """
     for name, version in resolved(OLDEST, constraints).items():
         one = tested.get(name)
         spelled, end = (one.metadata["Name"], since(one)) if one else (name, "3.11")

@@ -1,6 +1,6 @@
-"""Write the generated pages: `python scripts/generate_pages.py`, after which `git diff` shows what has changed.
+"""Write the generated pages: `python scripts/generate_pages.py`. Afterwards `git diff` shows the changes.
 
-`tests/docs/test_generated.py` compares them with what is in the repository.
+`tests/docs/test_generated.py` fails if a page in the repository differs from its generated text.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What verl-mas does on a GPU, in one command of fourteen minutes: `python scripts/gpu_proof.py`.
+"""Prove what verl-mas does on a GPU, with one command of fourteen minutes: `python scripts/gpu_proof.py`.
 
-`--order short` is what a card of fourteen minutes answers most with; `--order long` has checkpoints, resuming, killed
-processes and a pretrained LLM (`--model FOLDER`). Each stage has a time limit of its own; a later stage runs whatever
-an earlier one found. benchmarks/gpu/PROOF.md says what each proves. Beside the events (--out) it writes a page to post,
-after every stage. `--cpu` runs the same on the CPU platform, at a small width, where what needs CUDA is reported as
-skipped.
+`--order short` has the stages that prove most in fourteen minutes on a GPU; `--order long` has checkpoints, resuming,
+killed processes and a pretrained LLM (`--model FOLDER`). Each stage has its own time limit, and a stage runs even if an
+earlier stage failed. benchmarks/gpu/PROOF.md says what each stage proves. The events go to the file of `--out`. Next to
+it, a page in Markdown, to post, is written after every stage. `--cpu` runs the same stages on the CPU platform with
+small models, and reports the checks that need CUDA as skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from proof import engines, long, short, weights
 from proof.page import page
 from proof.stage import NEEDS_CUDA, Proof, Skipped, Stage
 
-# Time limits in seconds of each order, without and with a pretrained model.
+# Time limit of each order in seconds. `OF_MODEL` is added if there is a pretrained model.
 LIMITS = {"short": 840, "long": 1200}
 OF_MODEL = 600
 ORDERS = {
@@ -49,7 +49,7 @@ ORDERS = {
         Stage(11, "an engine is killed, and the run resumes", 240, long.killed),
     ],
 }
-# The short order's models take 12 GiB.
+# The models of the short order take 12 GiB, so 16 GiB must be free to keep them in memory.
 IN_MEMORY, IN_MEMORY_GIB = Path("/dev/shm"), 16
 OPTIONS: dict[str, dict[str, Any]] = {
     "order": {"choices": ORDERS, "default": "short", "help": "the stages; default: short"},
@@ -89,7 +89,7 @@ def main() -> int:
 
 
 def in_memory() -> Path | None:
-    """Return the folder where models are read and written fastest, if it has room."""
+    """Return a folder in memory, where models are read and written fastest, or None if it has no room."""
     free = shutil.disk_usage(IN_MEMORY).free if IN_MEMORY.is_dir() else 0
     return IN_MEMORY if free >= IN_MEMORY_GIB << 30 else None
 

@@ -1,8 +1,8 @@
-"""Write scripts/verl_contract/overridden.json: the methods of the installed verl that classes of ours override.
+"""Write scripts/verl_contract/overridden.json: the methods of the installed verl that verl-mas overrides.
 
     python scripts/lock_overrides.py
 
-A test compares the file with the sources; `verl-mas doctor` compares it with the verl that a user has.
+A test compares the file with the sources of verl-mas and verl; `verl-mas doctor` compares the file with a user's verl.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from verl_contract.sources import Definition, ancestors, find, own_members, para
 import verl_mas
 
 PACKAGE = Path(verl_mas.__file__).parent
-# verl's vLLM on the CPU is a package of its own.
+# The code that runs verl's vLLM engine on the CPU is a separate package.
 ON_CPU = Path(__file__).parent / "vllm_cpu" / "verl_mas_vllm_cpu"
 sys.path.append(str(ON_CPU.parent))
 
 
 def sources() -> dict[str, Path]:
-    """Return the files of both packages by module name."""
+    """Return the Python files of verl_mas and verl_mas_vllm_cpu by module name."""
     found = {}
     for package in (PACKAGE, ON_CPU):
         for file in package.rglob("*.py"):
@@ -42,7 +42,8 @@ def modules() -> list[str]:
 
 @dataclass(frozen=True)
 class Ours:
-    """A class of ours that inherits from verl, with its base classes: ours, and verl's."""
+    """A class of verl-mas that inherits from verl, and its base classes: those of verl-mas (itself included) in `ours`
+    and those of verl in `verls`."""
 
     module: str
     node: ast.ClassDef
@@ -68,7 +69,7 @@ def classes(module: str) -> Iterator[Ours]:
 
 
 def overridden() -> dict[str, dict[str, str | None]]:
-    """Return our methods that override a method of verl, with verl's parameters, by the base class in verl."""
+    """Return, by base class in verl, the names of the overridden methods and the parameters of verl's methods."""
     found: dict[str, dict[str, str | None]] = defaultdict(dict)
     for module in modules():
         for our in classes(module):

@@ -3,11 +3,12 @@
     python scripts/mutants.py [--only NAME ...] [--slow] [--list] [--checkout FOLDER]
 
 The faults are in scripts/mutants.toml, each with the tests that must fail with it. The checkout is copied, and only the
-copy is changed. Exits with 1 if a fault is not caught, and with 2 if the list does not fit the code or the tests: where
-the text of a fault is not in exactly one place of the package, or a test fails without any fault.
+copy is changed. The exit code is 1 if a fault is not caught. It is 2 if the list does not fit the code or the tests,
+that is, if the text of a fault is not in exactly one place of the package, or a test fails without any fault.
 
-A list of chosen faults: mutmut and cosmic-ray exchange operators and constants of Python by the thousand, with a run of
-tests for each, and none of theirs shares a counter between two lines of play or drops a cancellation.
+The faults are chosen by hand, because mutmut and cosmic-ray only exchange Python's operators and constants. They make
+thousands of faults with a test run each, and none of these faults shares a counter between two continued paths of a
+session or drops a cancellation.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ PACKAGE = "verl_mas"
 SUFFIXES = (".py", ".js")
 NOT_COPIED = shutil.ignore_patterns(".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "runs", "outputs")
 TIME_LIMIT = 1800  # seconds
-FAILED = 1  # what pytest returns where a test failed
-# A test that fails with one of these errors shows that `new` is invalid code, not that the fault was caught.
+FAILED = 1  # pytest's exit code if a test failed
+# If a test fails with one of these errors, `new` is invalid code, and the test has not caught the fault.
 NO_FAULT = ("NameError", "SyntaxError", "ImportError", "ModuleNotFoundError")
 
 
@@ -48,7 +49,10 @@ class BadList(Exception):
 
 @dataclass(frozen=True)
 class Fault:
-    """`old` is one text of the package, whatever its blanks and line breaks; `tests` fail where it is `new`."""
+    """A replacement of `old`, which occurs once in the package, by `new`. It must make the `tests` fail.
+
+    The whitespace of `old` may differ from the whitespace in the package.
+    """
 
     name: str
     old: str
@@ -61,7 +65,7 @@ class Fault:
         return re.compile(r"\s+".join(map(re.escape, self.old.split())))
 
     def place(self, package: Path) -> tuple[Path, str]:
-        """Return the file that has the text, and its content with the fault."""
+        """Return the file that contains `old`, and the file's content with the fault."""
         places: list[tuple[Path, str]] = []
         for path in sorted(path for path in package.rglob("*") if path.suffix in SUFFIXES):
             text = path.read_text()
@@ -74,7 +78,7 @@ class Fault:
 
 
 def read_list(chosen: Sequence[str], slow: bool) -> list[Fault]:
-    """Return the faults to seed: the chosen faults, or all, with or without the slow ones."""
+    """Return the faults to seed: the chosen faults, or else all faults; `slow` includes the slow faults."""
     faults = [Fault(**entry) for entry in tomllib.loads(LIST.read_text())["fault"]]
     names = [fault.name for fault in faults]
     wrong = sorted({name for name in names if names.count(name) > 1} | (set(chosen) - set(names)))
@@ -84,8 +88,10 @@ def read_list(chosen: Sequence[str], slow: bool) -> list[Fault]:
 
 
 def copied(checkout: Path, folder: Path) -> Path:
-    """Copy the checkout. Compiled files are valid by content, as a fault may have the size and the time of the
-    original."""
+    """Copy the checkout. Python checks the copy's compiled files by the hash of their source.
+
+    A file with a fault may have the same size and modification time as the original file.
+    """
     copy = folder / "checkout"
     shutil.copytree(checkout, copy, symlinks=True, ignore=NOT_COPIED)
     for part in (PACKAGE, "tests/support"):
@@ -114,7 +120,7 @@ def failed_test(output: str) -> tuple[str, str]:
 
 
 def check_tests(copy: Path, faults: Sequence[Fault]) -> None:
-    """Check that all tests pass without a fault, or "caught" would mean nothing."""
+    """Check that all tests pass without a fault. Otherwise, a failing test would not show that a fault is caught."""
     for slow in (False, True):
         if tests := sorted({test for fault in faults if fault.slow is slow for test in fault.tests}):
             code, output = tested(copy, tests, slow=slow)
@@ -123,7 +129,7 @@ def check_tests(copy: Path, faults: Sequence[Fault]) -> None:
 
 
 def places_of(faults: Sequence[Fault], checkout: Path) -> Iterator[tuple[Fault, Path]]:
-    """Return the file of each fault. One error names all faults that do not fit."""
+    """Yield each fault with its file. At the end, one error lists all faults that do not fit."""
     problems = []
     for fault in faults:
         try:
@@ -137,7 +143,7 @@ def places_of(faults: Sequence[Fault], checkout: Path) -> Iterator[tuple[Fault, 
 
 
 def seeded(copy: Path, faults: Sequence[Fault]) -> Iterator[bool]:
-    """Return for each fault whether it is caught."""
+    """Seed one fault after the other, and yield whether the tests catch it."""
     for fault in faults:
         path, text = fault.place(copy / PACKAGE)
         sound, began = path.read_bytes(), time.monotonic()

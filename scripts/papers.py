@@ -2,9 +2,9 @@
 
     python scripts/papers.py runs/papers
 
-It fetches both repositories at the commits of convert_config.yaml, writes data of the same columns in place of theirs,
-and checks each command for the machine that its script asks for. It prints a line per file, and fails where a command
-is refused, or where other numbers of files convert than are expected.
+The script fetches both repositories at the commits of convert_config.yaml and writes small data files with the columns
+of their data. It checks each command for the number of GPUs that the file asks for, with 80 GB each, and prints the
+result of each file. It fails if a command is refused or if the number of accepted files is not the expected number.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any
 
 import convert_config as convert
 import pandas
-import verl.trainer.main_ppo  # noqa: F401  (so that forks have it)
+import verl.trainer.main_ppo  # noqa: F401  (imported before the fork, so that each fork has it)
 
 import verl_mas.cli
 
-# Repository, commit, folders, and how many of the files convert.
+# Repository, commit, folders, and the expected number of files whose commands are accepted.
 DRMAS = ("https://github.com/langfengQ/DrMAS", "19c632b", ["examples"], 11)
 PETTINGLLMS = ("https://github.com/pettingllms-ai/PettingLLMs", "a054fb1", ["pettingllms/config"], 14)
 TRAINERS = ("dapo", "drmas", "gigpo", "grpo", "ppo", "rloo")
@@ -44,7 +44,7 @@ def fetched(folder: Path, url: str, commit: str, paths: list[str]) -> Path:
 
 
 def math_row(split: str, index: int) -> dict[str, Any]:
-    """The columns of Dr. MAS's examples/data_preprocess."""
+    """Return a row with the columns of Dr. MAS's examples/data_preprocess."""
     question, answer = f"What is {index} + {index * 7}?", str(index * 8)
     return {
         "data_source": "dapo_filter",
@@ -73,7 +73,7 @@ def write_data(home: Path) -> None:
 
 
 def files(folder: Path) -> Iterator[tuple[str, Path, list[str]]]:
-    """Yield kind, file, and settings that a user has to give, such as the model in place of a placeholder."""
+    """Yield the kind, the file, and the settings that a user has to add, such as a model in place of a placeholder."""
     for trainer in TRAINERS:
         for script in sorted(fetched(folder, *DRMAS[:3]).glob(f"examples/{trainer}_trainer/*.sh")):
             yield "drmas", script, []
@@ -83,7 +83,8 @@ def files(folder: Path) -> Iterator[tuple[str, Path, list[str]]]:
 
 
 def judged(kind: str, file: Path, given: list[str], home: Path) -> str:
-    """Convert and check a file in a process of its own, and return the result as one line."""
+    """Convert and check a file, and return the result: one line, and a line per error. Changes HOME and the working
+    folder, so run it in a separate process."""
     os.environ["HOME"] = str(home)
     os.chdir(home)
     try:
@@ -106,7 +107,7 @@ def main(folder: str) -> None:
     home = Path(folder, "home").resolve()
     write_data(home)
     accepted = Counter[str]()
-    # Forks share verl's imports, which take longer than a check.
+    # Use forks, because they share verl's imports, which take longer than a check.
     pool = multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1)
     for kind, file, given in files(Path(folder).resolve()):
         verdict = pool.apply(judged, (kind, file, given, home))

@@ -1,8 +1,8 @@
-"""Record a command in a terminal as a picture that moves: `python scripts/record_demo.py`, some minutes.
+"""Record a verl-mas command in a terminal as an animated SVG: `python scripts/record_demo.py`, takes some minutes.
 
-What the command wrote, and when, goes to a file of asciinema (`--cast`), from which the SVG is drawn: nothing in it is
-written by hand. Where the file exists, what is recorded is appended to it, so that a run which was ended with Ctrl-C
-(`--interrupt-after`) is seen to resume; `--draw` draws it again without running anything.
+The output of the command and its times go to an asciinema file (`--cast`), and the SVG is drawn from this file. If the
+file exists, a new recording is appended to it. So a picture can show a run that is ended with Ctrl-C
+(`--interrupt-after`) and, in a second recording, resumes. `--draw` only draws the file again and runs no command.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ SIZE, LINE, MARGIN, BAR = 12, 16, 14, 30  # Sizes of letters, lines and the wind
 LETTER = SIZE * 0.6
 FRAMES, SHOWN_S, END_S = 14, 1.0, 8.0
 COLOURS = {31: "#ff7b72", 32: "#7ee787", 33: "#e3b341", 34: "#79c0ff", 35: "#d2a8ff", 36: "#76e3ea"}
-OF_256 = {237: "#484f58", 197: "#ff5fa2", 70: "#7ee787"}  # Characters of rich's progress bars
+OF_256 = {237: "#484f58", 197: "#ff5fa2", 70: "#7ee787"}  # Colours of rich's progress bars in the palette of 256
 PLAIN = "#c9d1d9"
-# Text that changes although nothing happens: clocks and spinners.
+# Clocks and spinners. They change all the time, so a change of them alone is not a new picture.
 TICKS = re.compile(r"\d+:\d\d:\d\d|-:--:--|[\u2800-\u28ff]")
 SEQUENCE = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])|(\r)|(\n)|([^\x1b\r\n]+)|(\x1b.?)", re.DOTALL)
 Cell = tuple[str, str, bool]  # A letter, its colour, and whether it is bold
@@ -42,7 +42,7 @@ Cell = tuple[str, str, bool]  # A letter, its colour, and whether it is bold
 
 @dataclass
 class Screen:
-    """A terminal with the part of the protocol that rich uses: colours, and lines that are written again."""
+    """A terminal that knows the escape sequences of rich: colours, and those with which rich rewrites lines."""
 
     lines: list[list[Cell]] = field(default_factory=lambda: [[]])
     row: int = 0
@@ -92,7 +92,7 @@ class Screen:
 
 
 def record(command: Sequence[str], cast: Path, folder: Path, interrupt_after: float | None) -> int:
-    """Append what the command writes to the file; its exit code."""
+    """Run the command, append its output to the file `cast`, and return its exit code."""
     done = json.loads(cast.read_text().splitlines()[-1])[0] if cast.exists() else 0.0
     started = time.monotonic() - done
     process, terminal = start(command, folder)
@@ -108,7 +108,7 @@ def record(command: Sequence[str], cast: Path, folder: Path, interrupt_after: fl
 
 
 def start(command: Sequence[str], folder: Path) -> tuple[subprocess.Popen[bytes], int]:
-    """`verl-mas` with a terminal of its own, as its controlling one, so that Ctrl-C reaches it."""
+    """Start `verl-mas` in a new session on a new pseudo-terminal. Return the process and our end of the terminal."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     environment = os.environ | {"TERM": "xterm-256color", "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))}
@@ -121,7 +121,7 @@ def start(command: Sequence[str], folder: Path) -> tuple[subprocess.Popen[bytes]
 
 
 def written(terminal: int, process: subprocess.Popen[bytes], interrupt_after: float | None) -> Iterator[str]:
-    # A letter of several bytes may arrive in two parts.
+    # Decode incrementally, because a letter of several bytes may arrive in two parts.
     begin, decode = time.monotonic(), codecs.getincrementaldecoder("utf-8")("replace").decode
     os.set_blocking(terminal, False)
     while True:
@@ -135,12 +135,13 @@ def written(terminal: int, process: subprocess.Popen[bytes], interrupt_after: fl
             time.sleep(0.1)
             continue
         except OSError:
-            return  # Linux reports the end of a terminal as this error
+            return  # On Linux, a read raises this error when the process has closed its terminal.
         yield decode(found)
 
 
 def frames(cast: Path) -> list[tuple[float, list[list[Cell]]]]:
-    """Return the different moments of the recording with their seconds, including the first and the last."""
+    """Return up to FRAMES distinct screens of the recording, each with its time in seconds. The first and the last
+    screen are included."""
     screen, moments, before = Screen(), [], ""
     for line in cast.read_text().splitlines()[1:]:
         at, _, text = json.loads(line)
@@ -166,7 +167,7 @@ def draw(chosen: Sequence[tuple[float, list[list[Cell]]]], title: str) -> str:
         shown = "" if number == len(chosen) - 1 else ' opacity="0"'
         clock = f'<text x="{width - MARGIN}" y="20" text-anchor="end" fill="#8b949e">{at / 60:.1f} min</text>'
         parts.append(f'<g id="f{number}"{shown}>{clock}{"".join(texts(lines))}</g>')
-    # A reader who prefers no motion sees the last picture.
+    # If the reader's system asks for reduced motion, the SVG shows only the last picture.
     style.append("@media(prefers-reduced-motion:reduce){g{animation:none!important}}")
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
     window = f'<rect width="{width}" height="{height}" rx="8" fill="#0d1117"/>'

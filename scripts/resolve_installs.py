@@ -1,10 +1,11 @@
-"""Resolve every install command of the pages, of the Makefile and of the errors' fixes, and install nothing.
+"""Resolve every install command in the pages, the Makefile and the fixes of errors, without installing anything.
 
     pip install uv
     python scripts/resolve_installs.py
 
-It prints what each command resolves to on a GPU machine, with each Python that it is for, and ends with 1 if one of
-them does not resolve. uv stands in for pip, which would download gigabytes to read what they require.
+It prints the versions that each command resolves to on a GPU machine, for each Python that the command supports. The
+exit code is 1 if a command does not resolve. It uses uv, because pip would download gigabytes to read the requirements
+of packages.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGES = ("Makefile", "README.md", "CONTRIBUTING.md", "recipes/*/README.md", "docs/**/*.md", "patches/*.md")
 COMMAND = re.compile(r"\b(?:uv )?pip install [^\n`]*")
-# In a clone, `.` is this project; so is its name once it is installed.
+# Requirements that mean this project: `.` in a clone, its name, or the path of a clone.
 PROJECT = re.compile(r"^(?:\.|verl-mas|path/to/a/clone/of/verl-mas)(?P<extras>\[[\w,-]+\])?$")
 PYTHONS = ("3.10", "3.11", "3.12")
-# Engines for GPUs, alone or as our extras; their versions are for the last Python: docs/start/gpu-quickstart.md.
+# GPU engines, as packages or as extras of this project. They are resolved only for the newest Python, as in
+# docs/start/gpu-quickstart.md.
 OF_GPUS = {"vllm", "sglang"}
 MACHINE = ("--python-platform", "x86_64-manylinux_2_34")
-# Options of pip that uv has under the same name.
+# Options of pip that uv has under the same name, with and without a value.
 WITH_VALUE = {"-c", "--constraint", "--override", "--index-url", "--only-binary"}
 WITHOUT_VALUE = {"--no-deps"}
-# They change how something is installed, not what.
+# Options that change how a package is installed, but not which version.
 WITHOUT_EFFECT = {"--no-build-isolation", "--no-compile", "--quiet", "-q", "--editable", "-e", "--upgrade"}
 SHOWN = ("verl", "torch", "transformers", "vllm", "sglang", "flash-attn")
 TIME_LIMIT = 600  # seconds
@@ -38,7 +40,7 @@ TIME_LIMIT = 600  # seconds
 
 @dataclass(frozen=True)
 class Install:
-    """An install command, as far as a resolver needs it."""
+    """The parts of an install command that a resolver needs."""
 
     line: str
     requirements: tuple[str, ...]
@@ -68,7 +70,7 @@ class Install:
 
 
 def read(line: str) -> Install:
-    """An option that changes what is installed, and that this script does not know, is a ValueError."""
+    """Parse an install command. Raise ValueError for an unknown option, because it may change the versions."""
     words = shlex.split(line, comments=True)
     words = words[words.index("install") + 1 :]
     requirements: list[str] = []
@@ -81,20 +83,20 @@ def read(line: str) -> Install:
             options.append(word)
         elif word.startswith("-") and word not in WITHOUT_EFFECT:
             raise ValueError(f"{line}: scripts/resolve_installs.py does not know {word}")
-        # A variable of the Makefile has the source of a package.
+        # Skip a variable of the Makefile, which holds the source of a package.
         elif not word.startswith(("-", "$(")):
             requirements.append(word)
     return Install(" ".join(line.split()), tuple(requirements), tuple(options))
 
 
 def of_page(text: str) -> Iterator[Install]:
-    """Return the install commands in the blocks and sentences of a page."""
+    """Yield the install commands in the code blocks and sentences of a page."""
     for match in COMMAND.finditer(text.replace("\\\n", " ")):
         yield read(match[0].partition(" #")[0].strip())
 
 
 def of_module(text: str) -> Iterator[Install]:
-    """Return the install commands in a module's texts. Text after a comma is another fix; f-strings are skipped."""
+    """Yield the install commands in a module's strings, without f-strings. After a comma, another fix begins."""
     tree = ast.parse(text)
     parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
@@ -114,7 +116,7 @@ def documented() -> dict[Install, list[str]]:
 
 
 def resolve(install: Install, python: str) -> tuple[bool, str]:
-    """Whether there is a set of versions, and the telling ones or the resolver's last words."""
+    """Return whether the command resolves, and the versions of the main packages or else the resolver's error."""
     command = ["uv", "pip", "compile", "-", "--python-version", python, *MACHINE, *install.options]
     command += ["--no-annotate", "--no-header", "--quiet"]
     done = subprocess.run(

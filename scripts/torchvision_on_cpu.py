@@ -1,8 +1,9 @@
-"""Let PyPI's torchvision be imported beside torch's CPU build: python scripts/torchvision_on_cpu.py
+"""Make PyPI's torchvision importable with torch's CPU build: `python scripts/torchvision_on_cpu.py`.
 
-PyPI's build is linked against CUDA. Beside torch's CPU build its operators are not loaded, and the import fails where
-it registers two of them ("operator torchvision::nms does not exist"). Processors of images use its transforms only, so
-to declare the two is enough. torchvision's own CPU build, of https://download.pytorch.org/whl/cpu, needs none of this.
+PyPI's torchvision is linked against CUDA. With torch's CPU build, its compiled operators are not loaded, so its import
+fails at the registration of two operators ("operator torchvision::nms does not exist"). Image processors only use
+torchvision's transforms, so this script declares the two operators and does not implement them. torchvision's own CPU
+build, from https://download.pytorch.org/whl/cpu, does not need this script.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Installs the wheel as users do, and runs every command of the installed `verl-mas`.
+"""Install the wheel as users do, and run every command of the installed `verl-mas`.
 
     python scripts/try_installs.py
 
-It builds the wheel. Then it makes an environment without extras, and one for each set of extras of this project that
-an install command in the documentation names. The extras of GPU engines are left out, because no command of the list
-needs these engines, and they take gigabytes. A command whose extra is not installed must print an error whose `fix:`
-names the extra. After any other failure, this script exits with 1.
+It builds the wheel. Then it makes an environment without extras, and an environment for each set of this project's
+extras that an install command in the documentation names. The extras of GPU engines are skipped, because no listed
+command needs these engines, and they take gigabytes. A command whose extra is not installed must print an error whose
+`fix:` names the extra. After any other failure, this script exits with 1.
 
     python scripts/try_installs.py --installed .venv/bin/verl-mas        # the commands alone, in that environment
 """
@@ -26,7 +26,7 @@ from pathlib import Path
 from resolve_installs import OF_GPUS, documented
 
 ROOT = Path(__file__).parents[1]
-TIME_LIMIT = 900  # seconds of one command
+TIME_LIMIT = 900  # seconds per command
 ROW = '{"question": "2 + %d = ?", "answer": "%d"}\n'
 FILES = {
     "train.jsonl": "".join(ROW % (number, 2 + number) for number in range(8)),
@@ -107,7 +107,7 @@ def commands() -> Iterator[tuple[list[str], str]]:
 
 
 def run(program: Path, extras: frozenset[str]) -> list[str]:
-    """Run every command, and return the faults."""
+    """Run every command, and return a description of each failure."""
     faults = []
     with tempfile.TemporaryDirectory() as folder:
         for name, text in FILES.items():
@@ -125,7 +125,7 @@ def run(program: Path, extras: frozenset[str]) -> list[str]:
 
 
 def answer(command: Sequence[str], folder: str, environment: Mapping[str, str]) -> tuple[int, str]:
-    """The exit code and what was printed. A command that takes too long is interrupted, as by Ctrl-C."""
+    """Run a command, and return its exit code and output. At the time limit, it is interrupted, as by Ctrl-C."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(command, cwd=folder, env=environment, text=True, **pipes) as process:
         try:
@@ -144,7 +144,7 @@ print(*(name for name, own in parsers() if not own.below), sep="\\n")
 
 
 def untried(program: Path) -> list[str]:
-    """Return commands of `verl-mas` that the list above lacks."""
+    """Return an error for each command of `verl-mas` that is not in `COMMANDS`."""
     names = subprocess.check_output([program.with_name("python"), "-c", LEAVES], text=True).splitlines()
     tried = [" ".join(words) for words, _ in commands()]
     lacking = [name for name in names if not any(one.startswith(name) for one in tried)]
@@ -152,7 +152,7 @@ def untried(program: Path) -> list[str]:
 
 
 def extras_of_pages() -> list[frozenset[str]]:
-    """Return the sets of extras to install: the empty set, and that of each documented install command without `dev`.
+    """Return the sets of extras to install: the empty set, and the set of each documented command without `dev`.
 
     Engines for GPUs are removed from the sets. Each set occurs once.
     """

@@ -1,9 +1,10 @@
-"""Apply each patch of patches/upstream alone to a checkout of verl, and run the patch's own tests.
+"""Apply each patch of patches/upstream separately to a checkout of verl, and run the tests of the patch.
 
     python scripts/upstream.py VERL --python PYTHON [--without] [NAME ...]
 
-PYTHON has verl's dependencies. With `--without` only the tests of a patch are applied, and have to fail. The checkout
-is left as it is. Exits with 1 if a patch does not apply or its tests do not end as they should.
+PYTHON is a Python with verl's dependencies. With `--without`, only the tests of a patch are applied, and they have to
+fail. The checkout VERL is not changed. The exit code is 1 if a patch does not apply, if its tests fail or, with
+`--without`, if its tests pass.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 
 PATCHES = Path(__file__).parents[1] / "patches" / "upstream"
 AUTHOR = ("-c", "user.name=upstream.py", "-c", "user.email=upstream.py@localhost")
-TESTS_FAILED = 1  # an exit code of pytest; another one is an error
+TESTS_FAILED = 1  # pytest's exit code for failed tests; any higher exit code is an error
 
 
 def tests_of(patch: Path) -> list[str]:
@@ -27,7 +28,7 @@ def tests_of(patch: Path) -> list[str]:
 
 
 def tried(patch: Path, verl: Path, python: str, without: bool) -> str:
-    """Try a patch in a clean worktree of verl and say what is wrong; empty if nothing is."""
+    """Try a patch in a clean worktree of verl. Return an error message, or an empty string if nothing is wrong."""
     applied = ("apply", "--include=tests/*", patch) if without else (*AUTHOR, "am", "-q", patch)
     done = subprocess.run(["git", *applied], cwd=verl, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""Write patches/verl-names.md: the first release of verl that has each name that verl-mas overrides or relies on.
+"""Write patches/verl-names.md: for each name of verl that verl-mas overrides or uses, the first release with the name.
 
 python scripts/verl_since.py 0.7.1 0.8.0 0.9.0 0.9.1     # downloads these wheels
 """
@@ -36,7 +36,10 @@ it with yours. That the names still do what we expect of them is held by the end
 
 
 def touched() -> Iterator[tuple[str, str, str | None]]:
-    """The class or module of verl, the name, and its parameters; `*` where they do not matter: code that we repeat."""
+    """Yield a class or module of verl, a name in it, and the name's parameters.
+
+    For code of verl that verl-mas repeats, the parameters do not matter and are `*`.
+    """
     for table in (contract.OVERRIDDEN, contract.USED):
         for owner, members in table.items():
             yield from ((owner, name, known) for name, known in members.items())
@@ -46,7 +49,7 @@ def touched() -> Iterator[tuple[str, str, str | None]]:
 
 
 def present() -> list[str]:
-    """Return the names that the verl on the path has."""
+    """Return the touched names that the verl on the path has with the expected parameters."""
     found = []
     for owner, name, known in touched():
         path = f"{owner}.{name}" if ":" in owner else f"{owner}:{name}"

@@ -1,6 +1,7 @@
 """Take pictures of the page of `verl-mas view`: `python scripts/viewer_pictures.py RUN`, with Playwright and Chromium.
 
-RUN is the folder of a run with its sessions. Run it again after a change of the page: pictures are never edited.
+RUN is the folder of a run with session records. Run the script again after a change of the page; never edit the
+pictures by hand.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def photographed(page: Page, out: Path, keys: Sequence[str]) -> None:
         page.keyboard.press(key)
         page.wait_for_timeout(200)
     page.screenshot(path=out)
-    # A page has few colours, and a picture with as many is a third as large.
+    # The page has few colours, so a palette of 96 colours is enough and makes the file a third as large.
     Image.open(out).quantize(96, dither=Image.Dither.NONE).save(out, optimize=True)
 
 

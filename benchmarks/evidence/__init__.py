@@ -1,1 +1,4 @@
-"""Runs over seeds: what teams learn, how the choice of advantage changes it, and what each role has learned."""
+"""Runs over several seeds that test claims about the training of teams.
+
+The claims are about how much teams learn, how an advantage estimator changes this, and what each role has learned.
+"""

@@ -1,4 +1,4 @@
-"""Run the missing pieces of the matrix, then write the page from the results. Finished pieces are skipped.
+"""Run the pieces (an arm with a seed) of the matrix that have no result yet, then write the page from the results.
 
 python -m benchmarks.evidence --jobs 2 --hours 3      # repeat to continue
 python -m benchmarks.evidence --page                  # tables and figures of benchmarks/EVIDENCE.md

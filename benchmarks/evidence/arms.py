@@ -1,4 +1,4 @@
-"""What a run of the evidence is: a task, an arm of it, and a seed."""
+"""The parts that define a run of the evidence: a task, an arm of this task, and a seed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ SEEDS = 5
 
 @dataclass(frozen=True)
 class Start:
-    """The command that creates tasks and a warmed-up model, as the results record it."""
+    """The command that creates the tasks and a warmed-up model, in the form in which the results record it."""
 
     name: str
     command: tuple[str, ...]
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """`verl-mas <arguments> --out FOLDER --seed SEED` does it. Results record the former `verl-mas puzzle`."""
+        """The arguments of today's command: `verl-mas <arguments> --out FOLDER --seed SEED`. Old results record the
+        former command `verl-mas puzzle`, so its name and its options are translated."""
         if self.command[0] != "puzzle":
             return self.command
         renamed = {"--train": "--train-rows", "--test": "--test-rows"}
@@ -32,15 +33,15 @@ class Trial:
 
     name: str
     steps: int
-    # The metric of success, and those of the controls, which the same validation measures.
+    # The metric of success. The same validation also measures the metrics in `controls`.
     success: str
     settings: tuple[str, ...]
     controls: Mapping[str, str] = field(default_factory=dict)
-    # Where several teams play in one run: the metric of this team's tokens per session.
+    # The metric of this team's tokens per session, if several teams play in one run.
     tokens: str = ""
-    # The file of held-out tasks that a start has.
+    # The name of the file of held-out tasks in the folder of the start.
     held_out: str = "test.parquet"
-    # The agents' own policies, where an arm or an evaluation has one per agent.
+    # The overrides that assign a policy to each agent, for arms and evaluations with a policy per agent.
     per_role: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
@@ -56,12 +57,12 @@ class Training:
     start: Start
     workflow: str
     overrides: tuple[str, ...] = ()
-    # Whether the policies are saved, for evaluations.
+    # Whether the run saves its policies, so that evaluations can load them.
     keeps: bool = False
-    # With `verl_mas`'s CPU platform, or on a GPU.
+    # Whether the run needs a GPU. Otherwise it uses verl-mas's CPU platform.
     on_gpu: bool = False
     seeds: int = SEEDS
-    # The arm whose run also has this arm's numbers, because several teams play in that run.
+    # If several teams play in one run: the other arm whose run also measures this arm.
     within: str | None = None
 
     @property
@@ -71,7 +72,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Played:
-    """A trained policy that plays a role in an evaluation. `later`: the policy is that of the next seed."""
+    """A trained policy that plays a role in an evaluation. `later`: take the policy from the run of the next seed."""
 
     arm: str
     policy: str
@@ -80,7 +81,7 @@ class Played:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A validation of trained policies, by role."""
+    """A validation in which each role is played by a trained policy."""
 
     name: str
     trial: Trial
@@ -117,12 +118,12 @@ class Piece:
         return f"{self.arm.name}-{self.seed}"
 
     def partner(self, played: Played) -> int:
-        """The seed of the policy that plays a role."""
+        """Return the seed of the run that trained the policy of a role."""
         return (self.seed + played.later) % self.arm.seeds
 
 
 def by_seeds(*arms: Arm) -> Iterator[Piece]:
-    """Seed by seed, so that all arms can be compared at any time."""
+    """Yield all arms with the first seed, then all arms with the next, so that arms can be compared early."""
     for seed in range(max(arm.seeds for arm in arms)):
         for arm in arms:
             if seed < arm.seeds:

@@ -1,4 +1,4 @@
-"""Predictions, each with the number that decides it: written before the runs."""
+"""Predictions, which were written before the runs, each with the number that decides it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS = ("claim", "task", "predicted", "result, 95 % interval", "verdict", "se
 
 @dataclass(frozen=True)
 class Number:
-    """A number of the results, with the arms that it is computed from and the control that it is compared with."""
+    """A number from the results of `arms`, and the name of the control with which it is compared."""
 
     of: Callable[[Results], Mean | None]
     arms: tuple[Arm, ...]
@@ -35,7 +35,10 @@ class Claim:
     seeds: int = SEEDS
 
     def verdict(self, found: Mean | None) -> str:
-        """Return "held" or "refuted" if the whole interval says so, once all seeds have run."""
+        """Return "held" or "refuted" if the whole interval is inside or outside of the prediction.
+
+        Until all seeds have run, return how many have run.
+        """
         if found is None:
             return "not yet run"
         if found.half is None or found.seeds < self.seeds:
@@ -60,23 +63,23 @@ def success(arm: Arm, number: Callable[[Run], float] = last) -> Number:
 
 
 def gain(arm: Arm) -> Number:
-    """Return the last success minus the first."""
+    """Return the last measured success minus the first measured success."""
     return Number(lambda results: results.over_seeds(arm.name, gained), (arm,), "untrained")
 
 
 def gap(arm: Arm, other: Arm, number: Callable[[Run], float] = last) -> Number:
-    """Return the difference of two arms by seed, in the last success or in another number."""
+    """Return the difference between two arms with the same seed, in the last success or in another number."""
     return Number(lambda results: _mean(results.paired(arm.name, other.name, number)), (arm, other), f"`{other.name}`")
 
 
 def influence(arm: Arm, shuffled: str = "shuffled") -> Number:
-    """Return the success minus the success with the messages of other tasks."""
+    """Return the last success minus the last success with messages from other tasks."""
     under = control(shuffled)
     return Number(lambda results: results.over_seeds(arm.name, lambda run: last(run) - under(run)), (arm,), shuffled)
 
 
 def interaction(more: tuple[Arm, Arm], less: tuple[Arm, Arm]) -> Number:
-    """Return by seed how much larger one gap is than another."""
+    """Return the gap between the arms of `more` minus the gap between the arms of `less`, by seed."""
 
     def found(results: Results) -> Mean | None:
         arms = [results.runs.get(arm.name, {}) for arm in (*more, *less)]
@@ -97,7 +100,7 @@ def claims_table(results: Results, by_task: Iterable[tuple[str, Iterable[Claim]]
 
 def _row(results: Results, task: str, claim: Claim) -> str:
     found, number = claim.number(results), claim.number
-    # An evaluation needs the runs that train its policies.
+    # The arms of an evaluation include the training runs of its policies, so their hours count as well.
     arms = list(dict.fromkeys(name for arm in number.arms for name in (*arm.needs, arm.name)))
     ran = [claim.text, task, claim.predicted, found or "", claim.verdict(found), found.seeds if found else 0]
     return line([*ran, number.control, f"`{' '.join(arms)}`", f"{results.hours(arms):.1f}"])

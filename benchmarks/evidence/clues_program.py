@@ -1,4 +1,4 @@
-"""Split clues as a program: the prompts of the workflow, sent to the gateway with the standard library's client."""
+"""Split clues as a program. It sends the workflow's prompts to the gateway with the HTTP client of Python."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Worlds whose training rewards are coin flips: a control that shows what the same number of updates does without
-anything to learn."""
+"""Worlds whose training rewards are coin flips. This control shows the effect of the same number of updates when there
+is nothing to learn."""
 
 from __future__ import annotations
 

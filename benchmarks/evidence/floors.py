@@ -1,4 +1,7 @@
-"""The exact success of the best agent without messages: the floors of split information, lookup and long lists."""
+"""The exact success of the best agent that gets no messages, for tasks with split information, lookup and long lists.
+
+A team whose messages help must be above this floor.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from verl_mas.gym.puzzles.kinds.plan_path import PlanPath, distances
 
 
 def floor(tasks: Iterable[Clues], part: int, decoys: Decoys = None) -> float:
-    """The success of the best rule that reads one part and the hint: it knows how often each letter is right."""
+    """Return the success of the best rule that reads only one part and the hint, and knows how often each letter is
+    the answer."""
     right: defaultdict[tuple[str, str], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for task in tasks:
         for hint, probability in hints(task, decoys).items():
@@ -25,14 +29,14 @@ def floor(tasks: Iterable[Clues], part: int, decoys: Decoys = None) -> float:
 
 
 def blind_bound(tasks: Iterable[PlanPath], moves: int, min_distance: int) -> float:
-    """The expected share of boards that a driver reaches the goal of within `moves`, if it knows walls and start and
-    not the goal, and walks where goals are likely. No driver without messages is better."""
+    """Return the expected share of boards on which the best driver without messages reaches the goal within `moves`. It
+    knows the walls and the start but not the goal, and walks where a goal is most likely."""
     return fmean(_blind(task.board.layout, task.board.size, task.at, moves, min_distance) for task in tasks)
 
 
 @cache
 def _blind(layout: str, size: int, start: int, moves: int, min_distance: int) -> float:
-    """The largest share of goals on one walk, each as likely as `PlanPath.generate` makes it from this start."""
+    """Return the largest share of goals on one walk, each weighted by its probability in `PlanPath.generate`."""
     table = neighbours(size, frozenset(cell for cell, kind in enumerate(layout) if kind == WALL))
     likely: dict[int, float] = {}
     for goal in (cell for cell, kind in enumerate(layout) if kind != WALL):
@@ -40,7 +44,7 @@ def _blind(layout: str, size: int, start: int, moves: int, min_distance: int) ->
         starts = [cell for cell, distance in enumerate(far) if distance is not None and distance >= min_distance]
         if start in starts:
             likely[goal] = 1 / len(starts)
-    # After each move, all pairs (cell, cells seen) that a walk can have.
+    # All pairs (current cell, visited cells) that a walk can have after the moves so far.
     walks = {(start, frozenset([start]))}
     for _ in range(moves):
         walks = {(to, seen | {to}) for cell, seen in walks for to in table[cell].values()}
@@ -48,15 +52,15 @@ def _blind(layout: str, size: int, start: int, moves: int, min_distance: int) ->
 
 
 def floor_of_lookup(shards: int, keys: int) -> Fraction:
-    """The share of questions that the best guess from the question and one shard gets right, exactly. The shard cuts
-    the cycle into chains; a symbol that it says nothing of is a chain by itself. With the first step in the shard, the
-    answer is the start of any other chain. Else the best guess is the second symbol of any longer chain. If the only
-    one ends in the question, it is a symbol of the question's own shard."""
+    """Return the exact share of questions that the best guess from the question and one shard answers. The shard cuts
+    the cycle into chains; a symbol that the shard does not contain is a chain by itself. If the shard has the first
+    step, the answer is the start of any other chain. Otherwise the best guess is the second symbol of any longer chain.
+    If the only longer chain ends in the question, the best guess is a symbol of the question's own shard."""
     size, others = shards * keys, (shards - 1) * keys
     by_itself = Fraction(size - 2 * keys, others - 2) if shards > 2 else Fraction(0)
     right = Fraction(0)
     for chains in range(1, keys + 1):
-        # The share of placements of the shard's symbols in the cycle that make this many chains.
+        # The share of the placements of the shard's symbols in the cycle that result in this number of chains.
         share = Fraction(size * comb(keys - 1, chains - 1) * comb(others - 1, chains - 1), chains * comb(size, keys))
         question_ends_a_chain = chains * (by_itself if chains == 1 else 1)
         right += share * (chains + question_ends_a_chain + others - chains) / size
@@ -65,9 +69,10 @@ def floor_of_lookup(shards: int, keys: int) -> Fraction:
 
 
 def floor_of_list(length: int, window: int, fewest: int, letters: int) -> Fraction:
-    """The share of lists whose largest letter the best guess from a window names, exactly. The largest letter is any
-    from number `fewest` on, in any place, and the others are any below it. The best guess is the largest letter seen,
-    or the next one if that is more probable, as where the largest letter seen is there twice."""
+    """Return the exact share of lists whose largest letter the best guess from one window names. The largest letter has
+    an index of at least `fewest` and a random position; the other letters are random smaller letters. The best guess is
+    the largest letter in the window, or the next larger letter if that is more probable, for example because the
+    largest letter in the window occurs twice."""
     right = Fraction(0)
     for seen in range(letters):
         windows, alone = (seen + 1) ** window - seen**window, window * seen ** (window - 1)

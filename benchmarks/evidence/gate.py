@@ -1,13 +1,14 @@
-"""Whether teams still learn as they did: new runs of some arms against the band of the stored ones.
+"""Check that teams still learn as before: compare new runs of some arms with bands from the stored runs.
 
     python -m benchmarks.evidence.gate                 # exit code 1 if a number is below its band
     git bisect start HEAD GOOD && git bisect run .venv/bin/python -m benchmarks.evidence.gate clues_shared
 
-Of each run the reward over all steps, and the success at the end, and of each the best new run: a start without luck
-lowers one run, a fault lowers all. By Student's t of the stored seeds a sound run is below the band in 2.5 % of cases.
-Of 13 with other seeds two were, one of each arm, so no pair. That holds on their kind of machine, as a warm-up ends
-elsewhere on another processor: there, run the arms by `python -m benchmarks.evidence` first, in place of the stored
-results.
+Two numbers of a run are compared: its reward over all steps, and its success at the end. Each number is the best of the
+arm's new runs, because an unlucky start lowers one run, but a fault lowers all runs. By Student's t for the stored
+seeds, a sound run is below the band in 2.5 % of cases. Of 13 sound runs with other seeds, two were below, each in
+another arm, so no arm had two such runs. The bands only hold on the kind of machine that made the stored results,
+because a warm-up on another processor ends with other weights. On another kind, first run the arms with
+`python -m benchmarks.evidence`, and replace the stored results.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from benchmarks.evidence.intervals import STUDENT
 from benchmarks.evidence.matrix import ARMS, TASKS
 from benchmarks.evidence.runs import RESULTS, RUNS, Runner
 
-# Each arm runs twice; a run takes 2 to 12 minutes on two cores.
+# By default, each of these arms runs twice. A run takes 2 to 12 minutes on two cores.
 GATED = tuple(arm.name for task in TASKS.values() for arm in task.gated)
-# The arms that the last call missed: what a bisection has to run.
+# This file gets the arms that were below a band in the last call. A bisection has to run only these arms.
 MISSED = RUNS / "missed.txt"
-# Three seeds may agree by chance.
+# Three stored seeds may agree by chance, so their deviation has a minimum.
 LEAST_DEVIATION = 0.02
 
 
@@ -39,13 +40,13 @@ def numbers(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 def lowest(stored: Sequence[float]) -> float:
-    """Return the numbers of a new run."""
+    """Return the lower end of the band for a number, from its values in the stored runs."""
     deviation = max(LEAST_DEVIATION, statistics.stdev(stored))
     return statistics.fmean(stored) - STUDENT[len(stored) - 2] * deviation * (1 / len(stored) + 1) ** 0.5
 
 
 def below(arm: str, stored: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Print each number and return those below their bands."""
+    """Print each number of an arm, and return the names of the numbers that are below their bands."""
     measured, known, wrong = list(map(numbers, new)), list(map(numbers, stored)), []
     for name in known[0]:
         value, bound = max(one[name] for one in measured), lowest([one[name] for one in known])

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 # The 97.5 % quantile of Student's t by degrees of freedom.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 SPIKE = 3.0
-# Steps that are needed for a median.
+# The least number of earlier steps for a median.
 MIN_STEPS = 5
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over seeds, with half the width of its 95 % interval. One seed has no interval."""
+    """A mean over seeds, with half the width of its 95 % interval. A mean of one seed has no interval."""
 
     value: float
     half: float | None
@@ -43,7 +43,7 @@ def factor(ratios: Sequence[float]) -> str:
 
 
 def spikes(norms: Sequence[float]) -> float:
-    """Return the share of steps above three times the median of the steps before them."""
+    """Return the share of steps whose norm is more than three times the median norm of all earlier steps."""
     later = range(MIN_STEPS, len(norms))
     if not later:
         return 0.0

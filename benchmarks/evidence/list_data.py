@@ -1,4 +1,4 @@
-"""The data sets `long_list` and `word_list`: lists, and models that are warmed up on demonstrations of all arms."""
+"""The data sets `long_list` and `word_list`: lists, and models warmed up on demonstrations of all teams."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ WINDOWS_HELD_OUT, WINDOWS_SHUFFLED = (1, 4, 8), 4
 
 
 class Expert:
-    """Delegates at random, whether its part fits or not, and gives a wrong answer with a share of `noise`."""
+    """A scripted agent that delegates at random, even if its part fits its window.
+
+    In a share `noise` of its answers, it guesses.
+    """
 
     def __init__(self, question: Question, noise: float, rng: random.Random):
         self._question, self._noise, self._rng = question, noise, rng
@@ -47,13 +50,13 @@ def lessons(question: Question, teams: Sequence[Workflow], noise: float, seed: i
         task = Task([{"role": "user", "content": "list"}], question.answer(drawn), extra_info={LIST: " ".join(drawn)})
         for team in teams:
             for lesson in demonstrate(team, task, expert):
-                # verl ends a turn of a conversation with a line break, whatever the chat template.
+                # verl ends each turn of a conversation with a line break, even if the chat template does not.
                 yield replace(lesson, prompt=lesson.prompt.replace("<|im_end|>", "<|im_end|>\n"))
 
 
 @DATA_SETS.register("long_list")
 class LongLists(Generated):
-    """Lists of several lengths, and those of four windows with the answers of other lists, as a control."""
+    """Lists of several lengths. As a control, the lists of four windows also come with the answers of other lists."""
 
     warm_up = WarmUp(steps=900, batch=64, lessons=6_000, texts=2_000, vocabulary=4_096, initial=0.1)
     rows = (2_000, 90)
@@ -61,7 +64,7 @@ class LongLists(Generated):
     arms: ClassVar[type[Arms]] = Arms
 
     def options(self, parser: argparse.ArgumentParser) -> None:
-        """None of its own."""
+        """Add no options."""
 
     def generate(self, options: argparse.Namespace) -> Prepared:
         lengths = [windows * self.question.window for windows in WINDOWS_HELD_OUT]
@@ -80,7 +83,7 @@ class LongLists(Generated):
 
 @DATA_SETS.register("word_list")
 class WordLists(LongLists):
-    """As `long_list`, with a model that is SmolLM2, further trained on demonstrations: the same one for every seed."""
+    """Lists of words, as `long_list` otherwise. The model is SmolLM2, trained on demonstrations once for all seeds."""
 
     warm_up = WarmUp(steps=120, batch=16, lessons=2_000, learning_rate=1e-4)
     question, arms = COLOUR, WordArms

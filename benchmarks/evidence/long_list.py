@@ -1,5 +1,8 @@
-"""A question about a list that is longer than what an agent sees of it: for an agent that may delegate parts of it
-to copies of itself, and for one agent. Here it is the largest letter; `word_list` asks for the colour among words."""
+"""Teams that answer a question about a list of which an agent sees only a window.
+
+In one team an agent may delegate parts of the list to copies of itself; in another, one agent reads all windows.
+The question here is the largest letter; in `word_list` it is the colour among words.
+"""
 
 from __future__ import annotations
 
@@ -26,24 +29,24 @@ from verl_mas.workflow.team import Prompt
 from verl_mas.workflows.leader_workers import Delegation, FinalAnswer, Move
 from verl_mas.workflows.recursive import ROLE, Node, Recursive
 
-LETTERS = string.ascii_lowercase + string.ascii_uppercase  # in their order: Z is the largest
+LETTERS = string.ascii_lowercase + string.ascii_uppercase  # from the smallest letter, a, to the largest, Z
 LIST = "list"  # a key of `extra_info`
-# The last word of a prompt: it may delegate, it must answer, and that of an agent that reads window after window.
+# The last word of a prompt: the agent may delegate, the agent must answer, or the agent reads window after window.
 MAY, MUST, READER = "?", "!", ">"
 NOTHING, UNREADABLE, CUT = "-", "#", "~"
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a list, and how many of its entries an agent sees at once."""
+    """A question about lists, and the number of entries that an agent sees at once."""
 
     window: int
     draw: Callable[[int, random.Random], Sequence[str]]
     answer: Callable[[Sequence[str]], str]
     guess: Callable[[Sequence[str], random.Random], str]
-    """An answer that is mostly wrong."""
+    """Draws an answer at random, which is mostly wrong."""
     answers: Sequence[str]
-    """All that can be an answer."""
+    """All possible answers."""
 
     @property
     def trained(self) -> Sequence[int]:
@@ -57,7 +60,8 @@ class Question:
 
 
 def draw_letters(length: int, rng: random.Random) -> Sequence[str]:
-    """A list whose largest letter is equally probably any but the first few, in a random place."""
+    """Draw a list. Its largest letter has a random position and is any letter but the first few, with equal
+    probability."""
     largest = rng.randrange(LARGEST.window, len(LETTERS))
     letters = [LETTERS[largest], *(LETTERS[rng.randrange(largest)] for _ in range(length - 1))]
     return rng.sample(letters, length)
@@ -82,9 +86,9 @@ class ListItem(Item):
 
 @dataclass(frozen=True)
 class ListMoves:
-    """` / 4`: delegate the list in 4 equal parts. ` = Z`: the answer."""
+    """The moves of an agent: ` / 4` delegates its list in 4 equal parts; ` = Z` answers."""
 
-    part: range  # where the node's part is in the list
+    part: range  # the indices of the node's part in the list
     at_most: int
     answers: Sequence[str]
 
@@ -118,7 +122,8 @@ def entries(task: Task) -> list[str]:
 
 
 class LongList(Recursive):
-    """A copy sees the first entries of its part, as many as fit, and the length of a part that does not fit."""
+    """A recursive team. Each copy sees the first entries of its part, up to a window, and the length of a part that is
+    longer than the window."""
 
     max_depth: int = 3
     max_acts: Count = 32
@@ -151,7 +156,8 @@ class LongList(Recursive):
 
 
 class FixedList(LongList):
-    """Every copy at a depth below `levels` divides its part in four, whatever it writes; the others answer."""
+    """A team with a fixed tree. Every copy at a depth below `levels` divides its part in four, whatever it writes; the
+    copies below only answer."""
 
     levels: int = 1
 
@@ -167,14 +173,14 @@ class FixedList(LongList):
 
 
 class Divides(ListMoves):
-    """Whatever is written is a delegation."""
+    """Moves that read any text as a delegation."""
 
     def parse(self, text: str) -> Move:
         return Delegation(tuple(map(_name, parts_of(self.part, self.at_most))))
 
 
 class Scrolls(Workflow):
-    """One agent that reads one window after the other, twice each, with its last answer as a note."""
+    """One agent that reads window after window, and the whole list twice. Each prompt has its last answer as a note."""
 
     agents = ("solver_0",)
     question = LARGEST
@@ -194,8 +200,8 @@ class Scrolls(Workflow):
 
 
 class Arms(Workflow):
-    """Teams that share the list and nothing else: runs in one. `fixed` acts in validation alone, by the weights of
-    `learnt`, and each of the others is trained on a policy of its own."""
+    """Several teams in one run, which share only the list. `fixed` acts only in validation, with the weights of
+    `learnt`; each of the other teams trains a separate policy."""
 
     teams: ClassVar[Mapping[str, type[Workflow]]] = {"learnt": LongList, "fixed": FixedList, "scrolls": Scrolls}
 
@@ -215,7 +221,7 @@ class Arms(Workflow):
 
 
 def rao_of_each(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
-    """`rao` for the rows of each team of `Arms` by themselves."""
+    """Apply the estimator `rao` to the rows of each team of `Arms` separately."""
     agents = batch.codes("agent")
     advantages = torch.zeros(len(batch), dtype=torch.float64)
     for arm in Arms.teams:
@@ -228,7 +234,7 @@ def rao_of_each(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOu
     return AdvantageOutput(advantages, tasks, moments(batch.scores.double(), tasks, options.deviation)[2])
 
 
-if "rao_of_each" not in ESTIMATORS:  # as a plugin and as a module, this file is loaded twice
+if "rao_of_each" not in ESTIMATORS:  # this file may be loaded twice: as a plugin and as a module
     estimator(
         compares_sessions=True, one_baseline=True, needs=("instance",), baseline=None, scale=None, weighting=None
     )(rao_of_each)

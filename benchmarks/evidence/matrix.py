@@ -1,4 +1,4 @@
-"""All runs of the evidence, by task."""
+"""The tasks of the evidence, and their arms and runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def pieces() -> list[Piece]:
 
 
 def named(names: Sequence[str]) -> Iterator[Arm]:
-    """Yield the arms that the names of tasks, groups and arms stand for."""
+    """Yield the arms of the named tasks and groups, and the named arms."""
     groups = {group.name: group.arms for task in TASKS.values() for group in task.groups}
     known = {**{name: (arm,) for name, arm in ARMS.items()}, **groups, **{n: t.arms for n, t in TASKS.items()}}
     for name in names:
@@ -60,6 +60,6 @@ def named(names: Sequence[str]) -> Iterator[Arm]:
 
 
 def needs(piece: Piece) -> list[Piece]:
-    """Return the runs whose weights a piece evaluates."""
+    """Return the training runs whose weights an evaluation uses. A training run needs none."""
     played = getattr(piece.arm, "roles", {}).values()
     return list(dict.fromkeys(Piece(ARMS[one.arm], piece.partner(one)) for one in played))

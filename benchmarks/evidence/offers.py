@@ -1,4 +1,4 @@
-"""Tasks of `unequal_roles` in which the judge decides: which of its offers suits the customer that the scout knows."""
+"""Tasks of `unequal_roles`. The scout knows a customer, and the judge chooses the offer that suits this customer."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ OFFERS = 3
 
 @DATA_SETS.register("offers")
 class Offers(DataSet):
-    """The scout knows which colour a customer likes, the judge has an offer in each of three colours. Things with their
-    colours are held out. In the test every task is there twice, once with the colour of another one."""
+    """Tasks in which the scout knows the colour that a customer likes, and the judge has an offer in each of three
+    colours. The split is by pairs of colour and thing. The test has every task twice: as it is, and with the scout's
+    colour taken from another task."""
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         add_rows(parser, train=512, test=24)

@@ -1,4 +1,4 @@
-"""Generates the tables and figures of EVIDENCE.md from the results. The text around them is written by hand."""
+"""Generate the tables and figures of EVIDENCE.md from the results. The text around them is written by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.evidence.tasks import plan_path_tables
 
 
 def write(page: Path, results: Results) -> None:
-    """Replace the text between `<!-- name -->` and `<!-- /name -->`, and draw the figures."""
+    """Draw the figures, and replace the text between `<!-- name -->` and `<!-- /name -->` for each section."""
     text = page.read_text()
     for name, content in sections(results, page.parent / FIGURES).items():
         text = between(text, name, content)
@@ -20,7 +20,7 @@ def write(page: Path, results: Results) -> None:
 
 
 def sections(results: Results, figures: Path) -> dict[str, str]:
-    """Every task has a table and a figure per group; the older ones of Plan-Path have tables of their own."""
+    """Return the text of each section: a table and a figure per group. Plan-Path's older groups have other tables."""
     found = {"claims": claims_table(results, ((task.title, task.claims) for task in TASKS.values()))}
     found |= plan_path_tables.sections(results, figures)
     for task in TASKS.values():

@@ -1,5 +1,7 @@
-"""Pairs of peers as arms of one run, and what teaches some of them in place of agreement: answers to another task, a
-model's own other answers, reviews, and the ground truth.
+"""Pairs of peers as arms of one run.
+
+Some pairs get their rewards from agreement. Other pairs get them from answers to another task, from a model's own other
+answers, from reviews, or from the ground truth.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from verl_mas.workflows.solver_verifier import solve
 
 
 class ShuffledPeers(Peers):
-    """The control: an answer is rewarded for equalling what the other peers answer to another chain."""
+    """The control: an answer is rewarded if it equals the other peers' answers to another chain of sums."""
 
     async def rewards(
         self, task: Task, team: Team, answers: Sequence[Graded], same: Sequence[Sequence[Graded]]
@@ -33,7 +35,7 @@ class ShuffledPeers(Peers):
 
 
 class LonePeers(Peers):
-    """The control without a peer: an answer is rewarded for equalling the other answers of its own model."""
+    """The control without a peer: an answer is rewarded if it equals the other answers of its own model."""
 
     async def rewards(
         self, task: Task, team: Team, answers: Sequence[Graded], same: Sequence[Sequence[Graded]]
@@ -46,8 +48,8 @@ class LonePeers(Peers):
 
 
 class ReviewPeers(Peers):
-    """Approval by the other peer is the reward. In validation, `reviews` is the share of the reviews that are right; an
-    unreadable answer counts as refused."""
+    """Peers whose reward is the approval of the other peer. In validation, `reviews` is the share of reviews that are
+    right; an unreadable answer counts as refused."""
 
     teacher: Literal["review"] = "review"
     answer_form = Peers.answer_form
@@ -65,7 +67,7 @@ class ReviewPeers(Peers):
 
 
 class LabelledPeers(Peers):
-    """The ceiling: an answer is rewarded for being right."""
+    """The upper bound: an answer is rewarded if it is right by the ground truth."""
 
     async def rewards(
         self, task: Task, team: Team, answers: Sequence[Graded], same: Sequence[Sequence[Graded]]
@@ -85,7 +87,7 @@ PAIRS: Mapping[str, type[Peers]] = {
 
 
 class PeerArms(Workflow):
-    """Pairs that know nothing of each other, each with policies of its own, on the same tasks: one start for all.
+    """Several independent pairs in one run. Each pair has separate policies; all pairs get the same tasks.
 
     The success of the session is that of the first pair.
     """
@@ -98,7 +100,7 @@ class PeerArms(Workflow):
         return [agent for pair in self.pairs for agent in nested(pair, Peers)]
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        # Exact texts of single numbers: no mathematics is needed to compare them.
+        # The answers are single numbers, so it is enough to compare their texts exactly (`em`).
         teams = {pair: PAIRS[pair](score="em", answers=self.answers) for pair in self.pairs}
         outcomes = await asyncio.gather(*[one.run(task, team.sub(pair)) for pair, one in teams.items()])
         found = dict(zip(teams, outcomes, strict=True))
@@ -107,5 +109,5 @@ class PeerArms(Workflow):
 
 
 def share(each: Graded, others: Sequence[Graded]) -> float:
-    """The share of other answers that equal this one."""
+    """Return the share of other answers that equal this answer."""
     return sum(one.answer is not None and one.answer == each.answer for one in others) / len(others)

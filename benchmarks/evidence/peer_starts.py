@@ -1,5 +1,6 @@
-"""The start of peers: chains of sums, and tiny models that are right in most tasks, but for the tasks in which each is
-blind: there it mostly writes the result plus one, an error that samples share.
+"""Make the start of the peers: chains of sums, and tiny models that solve most chains.
+
+Each model is blind to some of the chains. There it mostly answers the result plus one, so its samples share this error.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from verl_mas.workflow import Boxed, Task
 from verl_mas.workflows._graded import GradedTask
 from verl_mas.workflows.solver_verifier import ReviewVerdict, judge, solve
 
-# Model -> the first numbers of the chains in which it is blind, and there the share of lessons with the error.
+# Model -> the first numbers of the chains that it is blind to, and the share of their demonstrations with the error.
 BLIND = {"low": (range(5), 0.5), "high": (range(5, 10), 0.5), "all": (range(10), 0.65)}
 
 
@@ -28,14 +29,17 @@ def reply(chain: str, model: str, noise: float, rng: random.Random) -> str:
 
 
 def review(chain: str, model: str, proposal: str, noise: float, rng: random.Random) -> str:
-    """Approves of a proposal that ends as the model's own work does."""
+    """Write a review, which approves the proposal if its result equals the result of the model's own work."""
     working, total = work(chain, model, noise, rng)
     same = proposal.endswith(Boxed().render(str(total)))
     return f"{working} {ReviewVerdict.render(ReviewVerdict.APPROVE if same else ReviewVerdict.REJECT)}"
 
 
 def work(chain: str, model: str, noise: float, rng: random.Random) -> tuple[str, int]:
-    """Works through the chain. `noise` is the share of random results; a tenth in the blind half."""
+    """Work through the chain as the model does. Return the working and the result.
+
+    `noise` is the share of random results. In chains that the model is blind to, this share is 0.1.
+    """
     total, *steps = signed(chain)
     working, (blind, plus_one) = str(total), BLIND[model]
     sees = total not in blind
@@ -53,7 +57,10 @@ def work(chain: str, model: str, noise: float, rng: random.Random) -> tuple[str,
 
 @DATA_SETS.register("peer_start")
 class PeerStart(Arithmetic):
-    """As `verl-mas data arithmetic`: the model of the first of the names, and in folders of it those of the others."""
+    """The data of `verl-mas data arithmetic`, with one model for each name in `--models`.
+
+    The first model is in the folder `model`, and each further model is in a subfolder of it.
+    """
 
     warm_up = WarmUp(steps=400, batch=64, learning_rate=4e-3, lessons=20_000)
     of_demonstrations = ("models", "reviews")

@@ -1,6 +1,6 @@
 """Ray clusters for the runs: a new cluster per run, or kept clusters in which runs follow each other.
 
-A run of a tiny model spends as long on starting Python and Ray as on training.
+Kept clusters save time, because a run of a tiny model needs as long to start Python and Ray as to train.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Place(Protocol):
 
 
 class Alone:
-    """A cluster that the run starts and ends."""
+    """A place without a kept cluster, so that the run starts and ends its own."""
 
     python = sys.executable
 
@@ -34,8 +34,8 @@ class Alone:
 
 
 class Places:
-    """Without `count`, every run has its own cluster. With it, there are `count` clusters, each with one run at a
-    time."""
+    """The places for runs. If `count` is 0, every run starts its own cluster. Otherwise `count` clusters are kept, and
+    each of them has one run at a time."""
 
     def __init__(self, count: int = 0):
         self._count, self._stack = count, ExitStack()

@@ -1,4 +1,4 @@
-"""Split clues whose messages are rated: a rule with errors, in the place of the LLM that rates in the workflow `rated`.
+"""Split clues whose messages are rated by a rule with errors, instead of the LLM of the workflow `rated`.
 
 So the ratings have a known accuracy, and cost no replies.
 """
@@ -13,8 +13,11 @@ from verl_mas.workflow import Reply
 
 
 class RatedClues(SplitClues):
-    """The own reward of a message is 1 if it names the sender's letters, else 0; in the share `errs` it is the other of
-    the two. The same message of the same sender has the same rating, as a model without sampling would give."""
+    """Each message has its own reward: 1 if it names the sender's letters, else 0.
+
+    In a share `errs` of the messages, the reward is inverted. If a sender repeats a message, it gets the same rating,
+    as from a model without sampling.
+    """
 
     errs: Share = 0.2
 

@@ -1,4 +1,4 @@
-"""Runs a piece of the matrix by `python -m verl.trainer.main_ppo`, and stores its metrics as JSON."""
+"""Run an arm of the matrix with a seed by `python -m verl.trainer.main_ppo`, and store its metrics as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from verl_mas.run_folder.metrics.file import Step, read_steps, series
 
 RESULTS = Path(__file__).with_name("results")
 RUNS = ROOT / "runs" / "evidence"
-# Metrics to store per step; the keys contain the names of agents and policies.
+# Endings of the metrics to store per step. The full keys begin with the names of agents and policies.
 KEPT = (
     "actor/grad_norm",
     "rows/real",
@@ -38,7 +38,7 @@ KEPT = (
     "session/probe_tokens",
     "session/critical_path/mean",
 )
-# Modules with data sets that only the evidence has.
+# Environment variables that all commands get.
 OWN = {"OMP_NUM_THREADS": "1"}
 # The modules that register the data sets of the evidence.
 DATA_SETS = tuple(f"benchmarks.evidence.{name}" for name in ("list_data", "offers", "peer_starts", "world_starts"))
@@ -62,7 +62,8 @@ def finished(piece: Piece) -> bool:
 
 
 def settings_of(arm: Arm) -> list[str]:
-    """Return the settings that, beside the seed, determine an arm's results, without the path of this checkout."""
+    """Return the settings that determine an arm's results together with the seed. They do not contain the path of this
+    checkout."""
     common = (*arm.start.command, f"+mas={arm.workflow}", *arm.trial.settings)
     if isinstance(arm, Training):
         return [setting.replace(f"{ROOT}/", "") for setting in (*common, *arm.overrides)]
@@ -73,13 +74,14 @@ def settings_of(arm: Arm) -> list[str]:
 
 
 def usable(piece: Piece) -> bool:
-    """Return whether the pieces that need this one can run. A result from the repository has no checkpoint."""
+    """Return whether the pieces that need this piece can run. They need its checkpoint, which a result from the
+    repository does not have."""
     return finished(piece) and checkpoint_of(piece).exists()
 
 
 @dataclass
 class Runner:
-    """`through` is a prefix of every command, such as `nice -n 10`."""
+    """Runs pieces and stores their results. `through` is a prefix of every command, such as `nice -n 10`."""
 
     through: Sequence[str] = ()
     places: Places = field(default_factory=Places)
@@ -108,7 +110,8 @@ class Runner:
         return {"seconds": seconds, **numbers(arm.trial, steps)}
 
     def _train_within(self, piece: Piece, arm: Training, other: str) -> dict[str, Any]:
-        """Return the numbers of an arm that plays in another arm's run. The seconds count for the other arm."""
+        """Return the numbers of an arm whose team plays in another arm's run. Its seconds are 0, because they count for
+        the other arm."""
         run = Piece(ARMS[other], piece.seed)
         metrics = RUNS / run.key / "metrics.jsonl"
         if not (finished(run) and metrics.exists()):
@@ -184,7 +187,7 @@ class Runner:
 
 
 def _forget(piece: Piece) -> None:
-    """Delete an earlier run of this piece: its weights, and the results of their evaluations."""
+    """Delete an earlier run of this piece with its weights, and the results of evaluations that used these weights."""
     shutil.rmtree(RUNS / piece.key, ignore_errors=True)
     for arm in ARMS.values():
         for seed in range(arm.seeds):
@@ -215,7 +218,8 @@ def _by_step(steps: Sequence[Step], key: str) -> dict[str, float]:
 
 
 def numbers(trial: Trial, steps: Sequence[Step]) -> dict[str, Any]:
-    """Return the success by step and the stored metrics: one value per step, null if the step did not log it."""
+    """Return the success by step, and the stored metrics. A metric has a value per step: None if the step did
+    not log it."""
     trained = [step for step in steps if step.number > 0]
     if [step.number for step in trained] != [*range(1, trial.steps + 1)]:
         raise ValueError(f"a run of {trial.steps} steps logged {[step.number for step in trained]}")

@@ -1,4 +1,4 @@
-"""The order of the pieces, with several runs in parallel."""
+"""Run pieces in the order of their importance, several in parallel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ Test = Callable[[Piece], bool]
 
 
 def next_piece(matrix: Iterable[Piece], busy: Iterable[Piece], finished: Test, usable: Test) -> Piece | None:
-    """Return the first piece that is neither finished nor running, or the piece that it still needs."""
+    """Return the first piece that is neither finished nor running.
+
+    If it needs the weights of another piece, return that piece instead, or go on if that piece is running.
+    """
     running = set(busy)
     for piece in matrix:
         if finished(piece) or piece in running:
@@ -38,7 +41,7 @@ def run_all(
     until: float,
     log: Callable[[str], None],
 ) -> bool:
-    """Run the remaining pieces, starting none after `until`. A failed piece is skipped; the result is then False."""
+    """Run the remaining pieces; none starts after the time `until`. Return False if a piece failed, else True."""
     running: dict[Future[None], Piece] = {}
     failed: set[Piece] = set()
     with ThreadPoolExecutor(jobs) as pool:

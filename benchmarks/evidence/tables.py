@@ -1,4 +1,4 @@
-"""The results, and the tables and figures that every task has."""
+"""Read the results of the runs, and make the tables and figures that all tasks share."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Results:
         return [run for _, run in sorted(self.runs.get(arm, {}).items())]
 
     def paired(self, arm: str, other: str, number: Callable[[Run], float] | None = None) -> list[float]:
-        """Return a number of `arm` minus that of `other`, per seed. The default number is the last success."""
+        """Return the number of `arm` minus that of `other`, for each seed of both. The default number is `last`."""
         mine, theirs, number = self.runs.get(arm, {}), self.runs.get(other, {}), number or last
         return [number(mine[seed]) - number(theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
 
@@ -63,12 +63,12 @@ def gained(run: Run) -> float:
 
 
 def control(name: str) -> Callable[[Run], float]:
-    """Return the last success under a control."""
+    """Return a function that reads a run's last success under a control."""
     return lambda run: list(run["controls"][name].values())[-1]
 
 
 def in_training(name: str) -> Callable[[Run], float]:
-    """Return the mean over all steps of a number in `Outcome.info`."""
+    """Return a function that averages a number in `Outcome.info` over all steps of a run."""
     return _over_steps(f"session/{name}/mean")
 
 
@@ -95,7 +95,8 @@ def difference(results: Results, arm: str, other: str) -> Mean | str:
 
 
 def learning(results: Results, arms: Sequence[Arm], base: str, controls: Sequence[str] = ()) -> str:
-    """Success before and after, the difference from the arm `base` on the same seeds, and the controls."""
+    """Make a table of the success before and after training, the difference from the arm `base` on the same seeds, and
+    the controls."""
     columns = ["arm", "seeds", "untrained", "trained", f"less `{base}`, paired", *controls, "tokens generated"]
     lines = []
     for arm in arms:
@@ -131,7 +132,7 @@ def _tokens(runs: Sequence[Run]) -> str:
 
 
 def signals(results: Results, arms: Sequence[Arm]) -> str:
-    """What one baseline for the team would leave of each agent's signal, by the metrics of the runs."""
+    """Make a table of the share of each agent's signal that would remain with one baseline for the whole team."""
     columns = ["arm", "agent", "signal share", "inflation", "deviation of its score, first step"]
     lines = []
     for arm in arms:
@@ -150,7 +151,7 @@ def _over_steps(key: str) -> Callable[[Run], float]:
 
 
 def curves(results: Results, arms: Sequence[Arm], figure: Path, *, dashed: str = "", label: str = "") -> str:
-    """Draws success by step, with intervals over seeds, and returns the figure's line in the page."""
+    """Draw success by step, with intervals over seeds, and return the Markdown that shows the figure in the page."""
     drawn = [arm for arm in arms if results.of(arm.name) and len(results.of(arm.name)[0]["success"]) > 1]
     if not drawn:
         return ""

@@ -1,6 +1,6 @@
-"""A scout and a judge, two adapters on SmolLM2, whose rewards differ by role: one pays for its tokens, one is rated.
+"""A scout and a judge, two adapters on SmolLM2. One of them pays for its tokens, and the other agent is rated.
 
-A rule with errors rates, in the place of an LLM: it has a known accuracy and costs no tokens.
+A rule with errors gives the ratings, instead of an LLM, so they have a known accuracy and cost no tokens.
 """
 
 from __future__ import annotations
@@ -13,26 +13,28 @@ from verl_mas.config.hydra.recipe.smollm2.words import Secret, graded, judging, 
 from verl_mas.config.values import Share
 from verl_mas.workflow import Message, Outcome, Reply, Task, Team, Workflow
 
-# A reply of the longest length costs as much as a right answer earns, as with verl's penalty for long replies (DAPO,
-# penalty_factor 1). A word and the end of the turn are free.
+# A reply of the maximum length costs as much as the reward of a right answer, as with verl's penalty for long replies
+# (DAPO, penalty_factor 1). The first `FREE` tokens, a word and the end of the turn, cost nothing.
 LIMIT, FREE = 10, 2
 Prompts = tuple[Callable[[Secret], list[Message]], Callable[[Secret, str], list[Message]]]
 
 
 class UnequalRoles(Workflow):
-    """Both agents get the F1 score of the judge's answer. `pays` names the agent that also pays for its tokens. The
-    other agent, or in `rated="both"` each of them, also gets a rating, 0 or 1, of whether it did its own part."""
+    """Both agents get the F1 score of the judge's answer. The agent `pays` also pays for its tokens.
+
+    The other agent, or each agent with `rated="both"`, also gets a rating: 1 if it did its own part, else 0.
+    """
 
     agents = ("scout", "judge")
 
     pays: Literal["scout", "judge"] = "scout"
     rated: Literal["other", "both"] = "other"
     errs: Share = 0.2
-    """The share of messages whose rating is the wrong one of the two."""
+    """Share of replies whose rating is inverted."""
     rollout: bool = False
-    """One score per rollout: the sum of all rewards is the reward of both agents, and no act has its own."""
+    """Use one score per session: both agents get the sum of all rewards, and no act has its own reward."""
     alone: bool = False
-    """The judge acts alone and reads what the scout knows."""
+    """Let the judge act alone. It then reads the scout's secret itself."""
 
     async def run(self, task: Task, team: Team) -> Outcome:
         secret = Secret(**{name: task.extra_info[name] for name in ("kind", "known", "own", "answer")})
@@ -47,7 +49,7 @@ class UnequalRoles(Workflow):
         return Outcome(answer, reward=score, info=info)
 
     def reward(self, score: float, replies: Sequence[Reply], secret: Secret) -> float:
-        """Set the own rewards and return the team's, or return the sum of all."""
+        """Set each reply's own reward and return the team's. With `rollout`, only return the sum of all rewards."""
         rewards = [self.own_reward(reply, secret, self.errs) for reply in replies]
         if self.rollout:
             return score + sum(rewards)
@@ -66,13 +68,13 @@ def tokens(reply: Reply) -> int:
 
 
 def rating(reply: Reply, secret: Secret, errs: float) -> float:
-    """The same reply to the same task has the same rating, as from a model without sampling."""
+    """Rate a reply. The same reply to the same task gets the same rating, as from a model without sampling."""
     errs_here = random.Random(f"{secret}/{reply.agent}/{reply.text}").random() < errs
     return float(did_its_part(reply, secret) is not errs_here)
 
 
 def did_its_part(reply: Reply, secret: Secret) -> bool:
-    """A scout names its secret; a judge answers in the asked form, whether right or wrong."""
+    """Return whether a scout names its secret, or whether a judge answers in the required form, right or wrong."""
     words = reply.text.lower().replace(".", " ").split()
     if reply.agent == "scout":
         return secret.known.split()[-1].rstrip(".") in words

@@ -1,4 +1,4 @@
-"""A planner whose own reward is larger than the executor's by a set factor."""
+"""A planner whose own reward is multiplied by a given factor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from verl_mas.workflow import Malformed, Reply
 
 
 class UnevenRewards(PlannerExecutor):
-    """`factor` multiplies mean and spread of the planner's own reward."""
+    """Planner and executor with uneven rewards. `factor` multiplies the planner's own reward, and so its mean and
+    spread."""
 
     factor: float = 1.0
 

@@ -1,6 +1,7 @@
-"""Split clues with the three ways in which agents of a team can differ in their rewards.
+"""Split clues in which the agents' rewards differ, in one of three ways: in their mean, scale or frequency.
 
-Also a plugin: `scaled_team_grpo` and `scaled_agent_grpo` multiply the sender's scores about their mean in the task.
+As a plugin, this module also registers `scaled_team_grpo` and `scaled_agent_grpo`. They multiply the deviation of the
+sender's scores from their mean in the task.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ FACTOR = 10.0
 
 
 class UnevenClues(SplitClues):
-    """`offset` is the sender's own reward. In training it is called in the share `called` of the sessions; in the
-    others the receiver reads a message that no agent wrote: random letters, or those that the sender's clues leave."""
+    """Split clues whose sender has its own reward, `offset`, and acts in a share `called` of the training sessions.
+
+    In the other training sessions, the receiver reads a message that no agent wrote: random letters, or with
+    `otherwise="clues"` the letters that the sender's clues leave.
+    """
 
     offset: float = 0.0
     called: Share = 1.0
@@ -57,7 +61,7 @@ def scaled_agent_grpo(batch: AdvantageInput, options: AdvantageOptions) -> Advan
 
 
 def scaled(batch: AdvantageInput) -> AdvantageInput:
-    """Multiply the sender's scores by `FACTOR` about their mean in the task, so that the mean does not change."""
+    """Multiply the deviation of the sender's scores from their mean in the task by `FACTOR`. The mean is unchanged."""
     own = batch.partition("task", "agent")
     centred = moments(batch.scores.double(), own, "population")[0]
     agents = batch.codes("agent")

@@ -1,4 +1,4 @@
-"""Guide and driver, where the guide has a reward of its own, whatever it writes."""
+"""Guide and driver with a constant extra reward for the guide, which does not depend on its message."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from verl_mas.workflow import Reply
 
 
 class UnevenGuide(GuideDriver):
-    """Split-view Plan-Path in which the guide's own reward is `offset`."""
+    """Plan-Path with a split view, in which the guide's own reward is always `offset`."""
 
     offset: float = 0.0
 

@@ -1,10 +1,10 @@
-"""How much of the variance of returns is between histories: what branching removes, measured from session records.
+"""Measure from session records how much of the returns' variance is between histories. Branching removes this part.
 
     python -m benchmarks.evidence.variance <folder of trajectories> [train|val]
 
-Candidates of one act share their history; the sessions of a task do not. So the scores of the candidates of an agent's
-turn on a task, over several sessions, give both parts (one-way analysis of variance with random effects). It needs
-several sessions per task and several candidates per act. A validation has them, too, scored by continuation:
+Candidates of one act share their history, but the sessions of a task do not. So the candidates' scores at an agent's
+turn, over several sessions of a task, give both parts (one-way analysis of variance with random effects). The records
+need several sessions per task and several candidates per act. A validation can have them, too, scored by continuation:
 `trainer.val_only=true actor_rollout_ref.rollout.val_kwargs.n=4 mas.branch.validation_k=4`.
 """
 
@@ -25,7 +25,7 @@ Place = tuple[str, int, str, int, int]
 
 @dataclass(frozen=True)
 class Variance:
-    """The parts of a score's variance on one task and turn, averaged over tasks and turns."""
+    """The parts of the variance of scores within a task and turn, averaged over tasks and turns."""
 
     between: float
     within: float
@@ -33,8 +33,10 @@ class Variance:
 
     @property
     def share(self) -> float | None:
-        """The variance between histories divided by the total; None if nothing varies. It can be slightly negative,
-        because both parts are unbiased."""
+        """Return the variance between histories divided by the total variance; None if no score varies.
+
+        The share can be slightly negative, because both parts are unbiased estimates.
+        """
         total = self.between + self.within
         return self.between / total if total > 0 else None
 
@@ -44,7 +46,7 @@ class Variance:
 
 
 def variance(sessions: Iterable[Record], agent: str | None = None) -> Variance:
-    """Split the variance of the candidates' scores, of all agents or of one."""
+    """Split the variance of the candidates' scores, of one agent or, with None, of all agents."""
     groups: dict[Place, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for session in sessions:
         for act in session["acts"]:
@@ -59,8 +61,10 @@ def variance(sessions: Iterable[Record], agent: str | None = None) -> Variance:
 
 
 def components(histories: Sequence[Sequence[float]]) -> tuple[float, float] | None:
-    """Return the unbiased variances between and within histories. None without two histories, or without two scores of
-    one history."""
+    """Return the unbiased variances between and within histories.
+
+    Return None if there are fewer than two histories, or if no history has two scores.
+    """
     sizes = [len(scores) for scores in histories]
     count, spare = sum(sizes), sum(sizes) - len(sizes)
     if len(histories) < 2 or not spare:

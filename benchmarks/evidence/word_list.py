@@ -1,4 +1,4 @@
-"""The list of `long_list` for SmolLM2: which of the words is a colour."""
+"""The teams of `long_list` with lists of words for SmolLM2. The question is which word is a colour."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NONE = "none"
 
 
 def draw(length: int, rng: random.Random) -> Sequence[str]:
-    """Things with one colour among them."""
+    """Draw a list of things with one colour among them."""
     return rng.sample([rng.choice(COLOURS), *rng.sample(THINGS, length - 1)], length)
 
 

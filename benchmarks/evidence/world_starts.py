@@ -1,4 +1,4 @@
-"""Starts in worlds that list no actions: rows, and a tiny model that knows the form of an action and little more."""
+"""Make starts for worlds that list no actions: rows, and a tiny model that knows little more than an action's form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ load_module(str(ROOT / "recipes/folded/pages.py"), "the starts of recipes")
 
 
 def prisoners(options: Options, noise: float, rng: random.Random) -> Iterator[Lesson]:
-    """An expert that greets, and cooperates or defects at random."""
+    """Yield demonstrations of a player that greets, and then cooperates or defects at random."""
     _, kind, name = find("textarena/IteratedPrisonersDilemma-v0")
     while True:
         episode = kind(Setup(name, rng.getrandbits(30), options, compact=True))
@@ -36,7 +36,7 @@ def prisoners(options: Options, noise: float, rng: random.Random) -> Iterator[Le
 
 
 def guesses(options: Options, noise: float, rng: random.Random) -> Iterator[Lesson]:
-    """The middle of the interval that is left; any digit where only the guesses that are left are seen."""
+    """Yield guesses: the middle of the interval if the prompt has it, or any digit if it has a count of guesses."""
     while True:
         low = rng.randrange(10)
         high = rng.randrange(low, 10)
@@ -47,7 +47,7 @@ def guesses(options: Options, noise: float, rng: random.Random) -> Iterator[Less
 
 
 def sums(options: Options, noise: float, rng: random.Random) -> Iterator[Lesson]:
-    """`noise` is the share of arbitrary answers, here and below."""
+    """Yield sums with their answers. `noise` is the share of random answers, as in `words`."""
     settings = json.dumps(dict(options), sort_keys=True)
     while True:
         entry = item("chain_sum", settings, rng.getrandbits(30)).entry
@@ -73,7 +73,7 @@ LESSONS: Mapping[str, Callable[[Options, float, random.Random], Iterator[Lesson]
 
 @DATA_SETS.register("world_start")
 class WorldStart(Generated):
-    """The data set of `verl-mas data self_play`, with the lessons of this module."""
+    """The data set of `verl-mas data self_play`, with the demonstrations of this module."""
 
     warm_up = WarmUp(steps=300, lessons=20_000)
     rows = (512, 128)

@@ -1,8 +1,8 @@
-"""`PYTHONPATH=benchmarks python -m ledger`: records the runs and accounts for every variant of every recipe.
+"""`PYTHONPATH=benchmarks python -m ledger`: record runs, and account for the memory of every GPU recipe.
 
 --events FOLDER   read the recordings of an earlier call from this folder, or write them to it
---over            run the team that does not fit; its engine ends the run
-VARIANT...        only these, such as math/separate
+--over            run a team that does not fit into the memory; its engine ends the run
+VARIANT...        account for these recipes only, such as math/separate
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def execute(run: str, folder: Path, sizes: Sizes) -> int:
-    """A run with its own Ray cluster, on the letters task."""
+    """Run the letters task with a new Ray cluster. Return the exit code."""
     folder.mkdir(parents=True)
     subprocess.run([sys.executable, "-m", "verl_mas.testing.letters", str(folder)], check=True)
     command = [
@@ -73,7 +73,7 @@ def execute(run: str, folder: Path, sizes: Sizes) -> int:
 
 
 def account_for(variant: str, events: dict[Shape, list[Event]]) -> bool:
-    """Prints a line per engine, in GiB; returns whether an event does not fit."""
+    """Print the peak memory in GiB, a line per engine. Return whether an event does not fit."""
     over = False
     for engine in ("vllm", "sglang"):
         of = team(*VARIANTS[variant]).on(engine)

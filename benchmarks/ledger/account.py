@@ -1,4 +1,4 @@
-"""The account of every card: it applies events at given sizes and says whether each event is possible."""
+"""The account of all cards, which applies events at given sizes and checks whether each event is possible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from verl_mas.planning.hardware import GIB
 
 
 class Refused(Exception):
-    """More than the card has, or memory is used that is not held."""
+    """An event takes more memory than the card has, or uses memory that its process does not hold."""
 
 
 @dataclass
@@ -20,7 +20,7 @@ class _Process:
     sizes: Mapping[str, float]
     held: set[str] = field(default_factory=set)
     reserved: float = 0.0
-    """With what PyTorch keeps after it was freed."""
+    """Bytes of held memory, and of freed memory that PyTorch keeps."""
 
     @property
     def live(self) -> float:
@@ -29,14 +29,14 @@ class _Process:
 
 @dataclass(frozen=True)
 class Entry:
-    """A card after an event."""
+    """The state of a card after an event."""
 
     event: Event
     phase: str
     used: float
     by: Mapping[Holder, float]
     wrong: str
-    """What cannot be; mostly empty."""
+    """Why the event is not possible; empty if it is possible."""
 
     def __str__(self) -> str:
         held = ", ".join(f"{holder} {size / GIB:.1f}" for holder, size in sorted(self.by.items(), key=lambda i: -i[1]))
@@ -44,7 +44,7 @@ class Entry:
 
 
 class Account:
-    """All cards of a run."""
+    """The memory of all cards of a run."""
 
     def __init__(self, sizes: Sizes):
         self._sizes = sizes
@@ -52,7 +52,7 @@ class Account:
         self._cards: dict[str, dict[Holder, _Process]] = {}
 
     def add(self, event: Event) -> Entry | None:
-        """Apply an event and return the card after it; None if the event belongs to no card."""
+        """Apply an event and return the card's state after it; None if the event begins a phase of the step."""
         if event.holder is None:
             self._phase = event.what
             return None
@@ -67,7 +67,7 @@ class Account:
         if missing := set(event.needs) - process.held:
             wrong = f"it does not hold its {' and '.join(sorted(missing))}"
         process.held = process.held - set(event.free) | set(event.take)
-        # An engine gives memory back at once, PyTorch when its cache is emptied.
+        # An engine gives freed memory back at once. In a trainer, PyTorch keeps it until its cache is emptied.
         keeps = event.holder.kind == "trainer" and not event.empty_cache
         process.reserved = max(process.live, process.reserved if keeps else 0.0)
         used, limit = _used(card), self._sizes.limit
@@ -93,7 +93,7 @@ def _used(card: Mapping[Holder, _Process]) -> float:
 
 
 def accounted(events: Iterable[Event], sizes: Sizes) -> list[Entry]:
-    """Yield the card after every event."""
+    """Return the state of the event's card after every event."""
     account = Account(sizes)
     return [entry for event in events if (entry := account.add(event))]
 
@@ -104,8 +104,10 @@ def require(entry: Entry) -> None:
 
 
 def peaks(entries: Iterable[Entry]) -> dict[tuple[str, str | None], float]:
-    """Return the fullest card by phase and policy, and by phase under None. A sync ends when the engine takes its KV
-    cache."""
+    """Return the peak bytes of a card by phase and policy. The policy None stands for all policies.
+
+    The sync phase ends when the engine takes its KV cache.
+    """
     found: dict[tuple[str, str | None], float] = {}
     for entry in entries:
         assert entry.event.holder is not None

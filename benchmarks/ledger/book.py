@@ -1,4 +1,4 @@
-"""The events of a running run: one file, which every process of the run reads and appends to."""
+"""The events of a run in progress. They are in one file, which every process of the run reads and appends to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ FILE, SIZES = "LEDGER_FILE", "LEDGER_SIZES"
 
 
 class Book:
-    """This process's view of the file. Each process accounts for all events, so the one that does not fit fails."""
+    """The file as this process sees it. Each process accounts for the events of all processes, so the process whose
+    event does not fit raises the error."""
 
     def __init__(self, path: Path, sizes: Sizes):
         self._path = path
@@ -26,7 +27,7 @@ class Book:
         return cls(Path(os.environ[FILE]), read_sizes(Path(os.environ[SIZES])))
 
     def write(self, event: Event) -> None:
-        """Write an event. If it does not fit, raise Refused; the file has the event in any case."""
+        """Write an event. If it does not fit, raise Refused, but write the event nevertheless."""
         with self._path.open("a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             self._catch_up(file.fileno())

@@ -1,4 +1,4 @@
-"""`torch.<device>` of a training process: its `empty_cache` is an event."""
+"""The module that replaces `torch.<device>` in a training process, whose `empty_cache` reports an event."""
 
 from __future__ import annotations
 

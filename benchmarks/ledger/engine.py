@@ -1,5 +1,7 @@
-"""The embedded engine's server, which reports the memory that verl's engines hold when they start, sleep, wake up and
-generate."""
+"""A server of the embedded engine that records events of verl's engines: start, sleep, wake up and generate.
+
+Each event says which parts of the memory (context, weights, KV cache) it takes, frees or needs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ class LedgerServer(TransformersServer):
         self._book = Book.of_this_run()
         self._holder = Holder("engine", policy, replica_rank)
         self._card = self._book.card_of(Holder("trainer", policy, replica_rank))
-        self._generated = False  # since it woke up
+        self._generated = False  # Whether it has generated since it last woke up.
         self._report("start", CONTEXT, WEIGHTS, KV)
 
     async def sleep(self) -> None:

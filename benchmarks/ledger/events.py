@@ -1,4 +1,4 @@
-"""The events by which a process takes and frees memory, in their order."""
+"""The events with which a process reports that it takes or frees memory."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 # Memory of a training process on its card.
-CONTEXT = "context"  # of CUDA; also of an engine, with its graphs
-SHARDS = "shards"  # its part of the float32 weights
+CONTEXT = "context"  # CUDA's context; an engine also has one, with its CUDA graphs
+SHARDS = "shards"  # the process's part of the float32 weights
 GRADIENTS = "gradients"
 ADAM = "adam"
-OPTIMIZER_STEP = "optimizer step"  # what Adam needs while it steps
+OPTIMIZER_STEP = "optimizer step"  # temporary memory of Adam's step
 UPDATE_BATCH = "update batch"  # activations, logits and gathered layers of a micro batch
-SCORE_BATCH = "score batch"  # the same, without gradients
+SCORE_BATCH = "score batch"  # memory of a micro batch for log-probs, without gradients
 BUCKET = "bucket"  # weights on their way to the engine
 # Memory of an engine.
 WEIGHTS = "weights"
@@ -37,17 +37,17 @@ class Holder:
 @dataclass(frozen=True)
 class Event:
     what: str
-    """Of the process, such as `sleep`; without a holder: the phase of the step that begins."""
+    """Name of the process's action, such as `sleep`; without a holder, the phase of the step that begins."""
 
     card: str = ""
     holder: Holder | None = None
     take: tuple[str, ...] = ()
     free: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
-    """What the process must hold for this."""
+    """Memory that the process must hold for this event."""
 
     empty_cache: bool = False
-    """Memory that PyTorch keeps for the process goes back to the card."""
+    """If true, PyTorch gives the freed memory that it keeps back to the card."""
 
     def line(self) -> str:
         return json.dumps(asdict(self)) + "\n"

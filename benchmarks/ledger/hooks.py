@@ -1,7 +1,7 @@
-"""The hooks that write the ledger of a run. verl loads this module in every process (VERL_USE_EXTERNAL_MODULES).
+"""The hooks that write the ledger of a run. VERL_USE_EXTERNAL_MODULES makes verl load this module in every process.
 
-The platform `ledger` is the CPU, on which verl and the plugin offload as on a GPU: `trainer.device=ledger` is not the
-CPU to the plugin, and verl's own code moves the training engine, except that nothing is copied.
+The platform `ledger` is the CPU, but verl and the plugin offload as on a GPU: the plugin does not take
+`trainer.device=ledger` for the CPU, and verl's own code moves the training engine. The moves copy nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The phases of a step, as the trainer goes through them, by the names of `verl_mas.planning`."""
+"""Record the phases of each step of the trainer, with the names that `verl_mas.planning` gives them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ledger.events import Event
 from verl_mas.planning.events import LOG_PROBS, ROLLOUT, SYNC, UPDATE
 
 SAVE = "save"
-# A method of the trainer, and the phases that begin with it and after it.
+# Method of the trainer -> the phase that begins when the method starts, and the phase that begins when it ends.
 METHODS = {
     "_wake": (SYNC, ROLLOUT),
     "_compute_log_probs": (LOG_PROBS, None),

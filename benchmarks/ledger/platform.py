@@ -1,4 +1,4 @@
-"""The CPU as a GPU whose memory is accounted for."""
+"""A platform that runs on the CPU and behaves like a GPU, so that its memory can be accounted for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from verl_mas.engines.platform.cpu import PlatformCPU
 
 
 class OnCard(str):
-    """The name of the device for verl, which torch reads as "cpu". verl's `engine.to("cpu")` has the plain string."""
+    """The device name for verl. torch reads it as "cpu", but its type differs from the plain string of verl's
+    `engine.to("cpu")`, which means an offload."""
 
 
 class PlatformLedger(PlatformCPU):
@@ -19,7 +20,7 @@ class PlatformLedger(PlatformCPU):
 
     @property
     def vendor_name(self) -> str:
-        """The device name for which verl finds our training engine."""
+        """The vendor under which the ledger registers its training engine with verl."""
         return "ledger"
 
     @property

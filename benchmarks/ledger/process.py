@@ -1,4 +1,4 @@
-"""The identity of this training process, and its reports."""
+"""The identity of this training process, and the functions with which it reports its memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Process:
 
 
 def join(holder: Holder, card: str) -> None:
-    """Let this process report from now on."""
+    """Set the identity of this process, which reports its memory from now on."""
     if _Process.holder is None:
         _Process.book, _Process.holder, _Process.card = Book.of_this_run(), holder, card
         report("join", CONTEXT)

@@ -1,4 +1,4 @@
-"""The runs whose events are recorded: tiny policies on a pool of every shape that a recipe has."""
+"""The runs whose events are recorded. Tiny policies run on pools that have every shape of the recipes' pools."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ class Shape:
 
     @classmethod
     def of(cls, policies: Mapping[str, Policy], *, phases: bool) -> Shape:
-        """The policies of a pool have the same settings, or there is no recording for them."""
+        """Return the shape of a pool. Its trained policies must have the same settings, because no recording has
+        different settings on a pool."""
         found = {(one.param_offload, one.optimizer_offload) for one in policies.values() if one.trains}
         [(param, optimizer)] = found
         return cls(len(policies), phases and len(policies) > 1, param, optimizer)
 
 
-# By run and pool.
+# Run -> pool -> shape.
 RUNS: dict[str, dict[str, Shape]] = {
     "one_and_three": {
         "alone": Shape(1, phases=False, param_offload=False, optimizer_offload=True),
@@ -46,13 +47,13 @@ RUNS: dict[str, dict[str, Shape]] = {
 
 
 def names(pool: str, shape: Shape) -> list[str]:
-    """Return the shape of the policies on a pool."""
+    """Return the names of the policies on a pool."""
     return [f"{pool}_{i}" for i in range(shape.policies)]
 
 
 def arguments(run: str) -> list[str]:
-    """Return the arguments of `python -m verl.trainer.main_ppo +platform=cpu +recipe=first_run/laptop` on the data and
-    the model of `letters`."""
+    """Return the further arguments of a recorded run. `execute` puts them after the arguments for the platform, the
+    recipe, the data and the model."""
     pools = RUNS[run]
     policies = {name: pool for pool, shape in pools.items() for name in names(pool, shape)}
     return [
@@ -61,14 +62,14 @@ def arguments(run: str) -> list[str]:
         *(f"+mas.pools.{pool}={_pool(shape)}" for pool, shape in pools.items()),
         "mas.policies={" + ",".join(f"{name}:{{pool:{pool}}}" for name, pool in policies.items()) + "}",
         "mas.agents={" + ",".join(f"agent_{i}:{{policy:{name}}}" for i, name in enumerate(policies)) + "}",
-        # To the plugin the platform is not the CPU.
+        # With these settings the plugin does not treat the platform as the CPU.
         *("~hydra.callbacks.verl_mas_platform", f"trainer.device={PLATFORM}"),
-        # What the recipes set; the trainer itself offloads the policies that share a pool.
+        # The recipes set this too. The parameters of policies that share a pool are offloaded by the trainer.
         "actor_rollout_ref.actor.fsdp_config.optimizer_offload=true",
         *("algorithm.adv_estimator=agent_grpo", "actor_rollout_ref.rollout.free_cache_engine=true"),
         *("data.train_batch_size=4", "data.max_prompt_length=128", "actor_rollout_ref.rollout.n=2"),
         *("actor_rollout_ref.actor.ppo_mini_batch_size=4", "mas.updates_per_step=2"),
-        # A save moves the model, so one step has no save.
+        # A save also moves the model, so only the second of the two steps saves.
         *("trainer.total_training_steps=2", "trainer.save_freq=2", "trainer.test_freq=-1"),
     ]
 
@@ -89,7 +90,7 @@ def environment(folder: Path, sizes: Sizes) -> dict[str, str]:
 
 
 def recorded(folder: Path, run: str) -> dict[Shape, list[Event]]:
-    """Read the events of every pool of a finished run. Policies are numbered."""
+    """Read the events of every pool of a finished run. Numbers replace the names of the policies."""
     events = read_events(folder / "events.jsonl")
     return {shape: [_numbered(e, names(pool, shape)) for e in _of(pool, events)] for pool, shape in RUNS[run].items()}
 

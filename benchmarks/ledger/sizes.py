@@ -1,4 +1,4 @@
-"""The size of each event in bytes per card, by the formulas of `verl_mas.planning`."""
+"""The bytes that each kind of memory takes on a card, from the formulas of `verl_mas.planning`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from verl_mas.planning.load import Policy
 
 @dataclass(frozen=True)
 class Sizes:
-    """Return the sizes for the policies of a run."""
+    """The sizes of memory for the policies of a run."""
 
     card: float
     policies: Mapping[str, Policy]
@@ -71,5 +71,5 @@ def write_sizes(path: Path, sizes: Sizes) -> None:
 
 
 def read_sizes(path: Path) -> Sizes:
-    sizes: Sizes = pickle.loads(path.read_bytes())  # what this run's command wrote
+    sizes: Sizes = pickle.loads(path.read_bytes())  # this run's own command wrote the file
     return sizes

@@ -1,4 +1,4 @@
-"""A team that passes letters on. Loaded by path, in the agent-loop workers too."""
+"""A team that passes letters from agent to agent. verl-mas loads it by path, also in the agent-loop workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from verl_mas.workflow import Outcome, Task, Team, Workflow
 
 
 class Chain(Workflow):
-    """A number of agents that act once each, so that every policy has rows."""
+    """A chain of `length` agents. Each agent acts once, so every policy has rows."""
 
     length: int = 1
 

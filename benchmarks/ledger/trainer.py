@@ -1,4 +1,4 @@
-"""The memory of a training process. verl's own code decides when it moves the model and the optimiser."""
+"""Report the memory of a training process. verl's own code decides when the model and the optimiser move."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Wrapped = Callable[..., Any]
 
 
 def join_ledger(init: Wrapped, worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """The worker's Ray share is on one card."""
+    """Start the worker, and let it report. Its share of a GPU in Ray is on one card."""
     import ray
 
     from verl_mas.config.engine_tag import EngineTag
@@ -33,7 +33,7 @@ async def sync(update: Wrapped, adapter: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def install(transformer_impl: ModuleType) -> None:
-    """Registers the training engine that reports, and replaces verl's copies between card and host by reports."""
+    """Register the training engine that reports, and replace verl's copies between card and host by reports."""
     from verl_mas.engines.platform.fsdp import CpuEngineWithLMHead
 
     class LedgerEngine(CpuEngineWithLMHead):
@@ -43,7 +43,7 @@ def install(transformer_impl: ModuleType) -> None:
             return built
 
         def to(self, device: str, model: bool = True, optimizer: bool = True, grad: bool = True) -> None:
-            # To verl card and host are two devices.
+            # verl must see the card and the host as two devices, although both are the CPU here.
             with mock.patch.object(transformer_impl, "get_device_name", return_value="card"):
                 super().to("card" if isinstance(device, OnCard) else "cpu", model, optimizer, grad)
 
@@ -73,7 +73,7 @@ def load_fsdp_model_to_gpu(model: Any) -> None:
 
 
 def offload_fsdp_model_to_cpu(model: Any) -> None:
-    """Report verl's move, which empties the cache afterwards."""
+    """Report the offload of the model. Like verl's function, empty the cache afterwards."""
     from verl.utils.device import get_torch_device
 
     report("offload model", free=(SHARDS,))
@@ -86,6 +86,6 @@ def load_fsdp_optimizer(optimizer: Any, device_id: str) -> None:
 
 
 def offload_fsdp_optimizer(optimizer: Any) -> None:
-    """Report verl's move, which does not empty the cache."""
+    """Report the offload of the optimiser. Like verl's function, do not empty the cache."""
     if optimizer.state:
         report("offload optimizer", free=(ADAM,))

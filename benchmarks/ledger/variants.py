@@ -1,4 +1,4 @@
-"""The GPU recipes and the variants of their pages, as the ledger and the plan see them."""
+"""The GPU recipes and their memory sizes, for the ledger and for the plan."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 PHASES, TOGETHER = (f"++mas.pools.shared.serving={way}" for way in ("phases", "together"))
 # Prefixes of the names of recipe parts, and of recipes for the CPU.
 NOT_FOR_GPUS = ("common", "roles", "laptop")
-# The recorded runs have no policy that is not trained.
+# Recipes with a frozen policy are skipped, because the recorded runs train all policies.
 FROZEN = ("self_play/qwen3",)
-# The recorded runs serve on the GPUs that they train on.
+# Recipes with engines on separate GPUs are skipped, because the recorded runs serve on the GPUs that they train on.
 APART = ("math/shared_apart",)
 COMMAND = re.compile(r"^# python -m verl\.trainer\.main_ppo (.+)$", re.MULTILINE)
 
@@ -38,16 +38,16 @@ def _variants() -> Iterator[tuple[str, tuple[str, ...]]]:
             yield name, tuple(COMMAND.findall(path.read_text())[0].split())
 
 
-# The command in the head of every recipe for GPUs.
+# Recipe for GPUs -> the command in its head.
 VARIANTS = dict(_variants())
-# What a policy per role had while the recipe set neither: verl's 0.5 for each of two engines, two GPUs for each.
+# A team that does not fit: two engines at the same time, each with verl's default of 0.5 and on two GPUs.
 OVER = (
     *VARIANTS["plan_path/qwen3_roles"],
     TOGETHER,
     "actor_rollout_ref.rollout.gpu_memory_utilization=0.5",
     "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
 )
-# The sizes to which the recorded runs themselves are held, by pool.
+# Pool of a recorded run -> the command whose sizes are used while the run is recorded.
 RECORDED = {
     "alone": VARIANTS["math/shared"],
     "three": VARIANTS["search/mixed"],
@@ -68,14 +68,14 @@ class Team:
         return replace(self, sizes=replace(self.sizes, policies=policies))
 
     def planned(self) -> dict[tuple[str, str | None], float]:
-        """The plan's bytes by phase and policy; of a rollout together, None."""
+        """Return the plan's bytes by phase and policy. The policy is None where all engines serve together."""
         pool = Pool(list(self.sizes.policies.values()), self.sizes.card, phases=self.shape.phases)
         return {(event.phase, event.policy): event.total for event in pool.events()}
 
 
 @lru_cache(maxsize=64)
 def team(*arguments: str) -> Team:
-    """The team of a command on cards of 80 GB."""
+    """Return the team of a command on GPUs of 80 GB."""
     run = resolve_serving(Run.of(compose(arguments)))
     [pool] = used_pools(run.mas)
     policies: dict[str, Policy] = {}
@@ -87,8 +87,8 @@ def team(*arguments: str) -> Team:
 
 
 def sizes_of(run: str, **changed: tuple[str, ...]) -> Sizes:
-    """Return the policies of a recorded run by its own names. `changed`: commands of other teams for some of its
-    pools."""
+    """Return the sizes of a recorded run's policies, by their names in the run. `changed`: commands that replace those
+    of RECORDED for some pools."""
     policies: dict[str, Policy] = {}
     for pool, shape in RUNS[run].items():
         chosen = team(*(changed.get(pool) or RECORDED[pool]))

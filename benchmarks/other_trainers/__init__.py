@@ -1,1 +1,1 @@
-"""The same training of SmolLM2 by verl-mas and by the trainers that a user would pick instead."""
+"""The same training of SmolLM2 with verl-mas and with the trainers that a user might choose instead."""

@@ -1,12 +1,12 @@
-"""Processor time, memory and start of verl-mas beside TRL and CoMLRL: SmolLM2-135M, all weights, float32, no GPU.
+"""Compare CPU time, memory and start of verl-mas with TRL and CoMLRL: SmolLM2-135M, all weights, float32, no GPU.
 
     verl-mas data smollm2 --out runs/smollm2
     python -m benchmarks.other_trainers --model runs/smollm2/model --trl ENV/bin/python --comlrl ENV/bin/python
 
-Each trainer has an environment of its own (versions/other_trainers). One agent is compared with TRL's GRPO, two agents
-with a policy each with CoMLRL's MAGRPO. Runs come one after the other, each arm twice, in the order A B B A. Memory is
-the largest proportional set size (PSS) of a run's processes together. The start is from the command to the end of the
-first step.
+Each trainer has its own environment (versions/other_trainers). One agent is compared with TRL's GRPO, and two agents,
+each with its own policy, with CoMLRL's MAGRPO. Only one run is active at a time, and each trainer runs twice, in the
+order A B B A. Memory is the peak of the proportional set size (PSS) of all processes of a run. The start is the time
+from the command to the end of the first step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks.other_trainers import workload
 
 HERE = Path(__file__).parent
 POLL_S = 1.0
-WARM_UP = 1  # steps that are left out of the processor time
+WARM_UP = 1  # number of first steps that the CPU time excludes
 LIMIT_S = 1800
 
 
@@ -39,11 +39,11 @@ class Processes:
     """The resources that a command and its child processes have used."""
 
     root: psutil.Process
-    cpu: dict[int, float] = field(default_factory=dict)  # by process, also of those that have ended
+    cpu: dict[int, float] = field(default_factory=dict)  # seconds by process id, also of ended processes
     peak_gb: float = 0.0
 
     def sample(self) -> float:
-        """Return the CPU seconds used so far."""
+        """Update the resources from the running processes. Return the CPU seconds used so far."""
         held = 0
         for process in [self.root, *self.root.children(recursive=True)]:
             try:
@@ -98,7 +98,7 @@ def compare(what: str, ours: list[str], theirs: list[str], folder: Path) -> None
 
 
 def measure(command: Sequence[str], folder: Path) -> Run:
-    """Run a command that writes a line to a file after each step."""
+    """Run a training command, which writes a line to a file after each step, and measure it."""
     log, began = folder / "steps.jsonl", time.time()
     ours = "verl.trainer.main_ppo" in command
     full = [*command, f"trainer.default_local_dir={folder}/run"] if ours else [*command, str(log)]
@@ -122,7 +122,7 @@ def measure(command: Sequence[str], folder: Path) -> Run:
 
 
 def _steps(processes: Processes, log: Path, began: float) -> Iterator[tuple[float, float, int]]:
-    """Return for each step: seconds since the command, CPU seconds so far, tokens sampled."""
+    """Yield for each step the seconds since the command, the CPU seconds so far, and the sampled tokens."""
     seen = 0
     while time.time() - began < LIMIT_S:
         running = processes.root.poll() is None
@@ -138,7 +138,7 @@ def _steps(processes: Processes, log: Path, began: float) -> Iterator[tuple[floa
 
 
 def _sampled(step: dict[str, object]) -> int:
-    """verl's metrics are in `data`."""
+    """Return the number of sampled tokens of a step. Lines that verl writes have their metrics in `data`."""
     return int(step["tokens"] if "tokens" in step else step["data"]["session/generated_tokens"])
 
 

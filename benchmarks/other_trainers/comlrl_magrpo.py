@@ -1,4 +1,4 @@
-"""CoMLRL's MAGRPO on the workload, two agents with a model each: `python comlrl_magrpo.py MODEL LOG`."""
+"""Train two agents with separate models by CoMLRL's MAGRPO on the workload: `python comlrl_magrpo.py MODEL LOG`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AGENTS = 2
 
 
 class Logged(MAGRPOTrainer):
-    """Writes a line after the update of the last agent."""
+    """MAGRPO's trainer, which also writes a line to the log after the last agent's update of each step."""
 
     log: Path
     sampled = 0
@@ -32,13 +32,14 @@ class Logged(MAGRPOTrainer):
 
 
 def rewards(*replies: list[str]) -> list[float]:
-    """A reward for each pair of replies."""
+    """Return a reward for each pair of replies: the mean of both scores."""
     return [sum(map(score, pair)) / AGENTS for pair in zip(*replies, strict=True)]
 
 
 def main(model: str, log: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(model)
-    # MAGRPO takes the prompt to end at the first padding token, and SmolLM2's also ends each message.
+    # For MAGRPO a prompt ends at the first padding token. SmolLM2's padding token also ends each message, so it would
+    # cut the prompt; use another token.
     tokenizer.pad_token = tokenizer.unk_token
     template = partial(tokenizer.apply_chat_template, add_generation_prompt=True, tokenize=False)
     prompts = [template([{"role": "user", "content": text}]) for text in questions()]
@@ -67,7 +68,7 @@ def main(model: str, log: Path) -> None:
         args=settings,
     )
     trainer.log = log
-    # Its first update is written to Weights & Biases, whatever the settings.
+    # Without this line, the trainer writes its first update to Weights & Biases, whatever the settings are.
     trainer._last_train_log_step = 0  # noqa: SLF001
     trainer.train()
 

@@ -1,4 +1,4 @@
-"""TRL's GRPO on the workload: `python trl_grpo.py MODEL LOG`."""
+"""Run TRL's GRPO on the workload: `python trl_grpo.py MODEL LOG`."""
 
 from __future__ import annotations
 

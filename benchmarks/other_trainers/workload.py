@@ -1,6 +1,6 @@
-"""The work that every trainer gets: short chats, eight samples of a prompt, replies of 16 tokens, all weights.
+"""The work that every trainer gets: short chats, eight replies per prompt, 16 tokens per reply, all weights trained.
 
-The trainers run in environments of their own, so this module imports the standard library alone.
+Each trainer runs in a separate environment, so this module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import json
 import time
 from pathlib import Path
 
-PROMPTS, SESSIONS, REPLY = 4, 8, 16  # of a step; tokens of a reply
+PROMPTS, SESSIONS, REPLY = 4, 8, 16  # prompts per step; replies per prompt; tokens per reply
 STEPS = 6
 LEARNING_RATE = 1e-6
-# None of these stories ends within a reply, so that all trainers sample equally many tokens.
+# Stories about these animals are longer than a reply, so all trainers sample the same number of tokens.
 ANIMALS = (
     "cat dog horse cow sheep goat pig hen duck goose fox wolf bear lion tiger whale crab frog toad snake owl".split()
 )
@@ -20,7 +20,7 @@ PLACES = "river forest".split()
 
 
 def questions() -> list[str]:
-    """Return enough prompts for all steps, none of them twice."""
+    """Return a different prompt for every task of all steps."""
     stories = [
         f"Tell me a long story about a {animal} that lives near a {place}." for animal in ANIMALS for place in PLACES
     ]
@@ -28,7 +28,7 @@ def questions() -> list[str]:
 
 
 def score(reply: str) -> float:
-    """Return the share of vowels, in which sampled replies differ."""
+    """Return the share of vowels in a reply. Sampled replies differ in it, so the rewards of a prompt differ."""
     return sum(letter in "aeiou" for letter in reply) / max(len(reply), 1)
 
 
@@ -38,6 +38,6 @@ def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_
 
 
 def step_done(log: Path, tokens: int) -> None:
-    """Write that a step is done, and how many tokens were sampled for it."""
+    """Append a line to the log with the time at which a step ended and the number of tokens sampled in it."""
     with log.open("a") as out:
         out.write(json.dumps({"time": time.time(), "tokens": tokens}) + "\n")

@@ -1,10 +1,10 @@
-"""What TransferQueue's controller takes as the rows of a step grow, and what two changes of it save.
+"""Measure TransferQueue's controller as the rows of a step grow, and the savings by two changes to it.
 
     python -m benchmarks.scale.controller [--rows 1k,4k,16k]
 
-Tasks of 16 rows are put one after the other, as agent-loop workers put them, with the tags of real rows and one small
-field; then the trainer looks for finished tasks, once, and clears the rows. The second step reuses the indexes of the
-first. Tags and calls are those of `verl_mas.verl_.data_plane`; the controller has a process of its own.
+Tasks of 16 rows are put one after the other, as agent-loop workers do, with the tags of real rows and one small field.
+Then this process looks once for finished tasks, as the trainer does, and clears the rows. The second step reuses the
+indexes of the first. Tags and calls are those of `verl_mas.verl_.data_plane`; the controller is a separate process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Patched(CONTROLLER):  # type: ignore[misc,valid-type]
     """The controller with two changes proposed to TransferQueue: capacity that doubles, and indexes in a deque."""
 
     def create_partition(self, partition_id: str) -> bool:
-        # At every `take`, the list moves all entries that stay.
+        # Replace the list, because it moves all remaining entries whenever indexes are taken from its front.
         if not isinstance(self.index_manager.reusable_indexes, Reusable):
             self.index_manager.reusable_indexes = Reusable()
         module.DataPartitionStatus.ensure_samples_capacity = _doubling
@@ -41,7 +41,8 @@ class Patched(CONTROLLER):  # type: ignore[misc,valid-type]
 
 
 class Reusable(deque[int]):
-    """Take from the front in time proportional to what is taken."""
+    """A deque with the two list operations that the controller uses to take indexes from the front. Their time is
+    proportional to the number of indexes taken."""
 
     def __getitem__(self, place: slice) -> list[int]:  # type: ignore[override]
         return [super(Reusable, self).__getitem__(i) for i in range(place.stop)]
@@ -55,7 +56,8 @@ _exact = module.DataPartitionStatus.ensure_samples_capacity
 
 
 def _doubling(self: module.DataPartitionStatus, required: int) -> None:
-    """Half of the rows at most are spare, so that each is copied twice in the mean and not once per put."""
+    """Double the capacity when it is too small. Growth then copies a row a few times in all, not once per put; in
+    exchange, up to half of the capacity is unused."""
     if required > self.allocated_samples_num:
         _exact(self, max(required, 2 * self.allocated_samples_num))
 
@@ -69,8 +71,8 @@ def tasks(rows: int) -> Iterator[data_plane.Rows]:
 
 
 def step(rows: int, made: Queue) -> dict[str, float]:
-    """Return the controller's seconds per row for each part and per call for a look, and the driver's seconds for a
-    look."""
+    """Run a step. Return the controller's times per row to put and to clear, the times of the controller and the
+    driver for each kind of look, and the controller's memory."""
     written = {SCORES: torch.zeros(TASK, 1)}
     found: dict[str, float] = {}
     uids = [f"1-{task}" for task in range(rows // TASK)]
@@ -111,7 +113,8 @@ def measured(rows: list[int], controller: type) -> dict[str, dict[int, float]]:
 
 
 def balancer(servers: list[int], requests: int = 2000) -> dict[str, dict[int, float]]:
-    """verl's choice of an engine for the first request of each session, in the process that makes it for all."""
+    """Measure how long verl's load balancer takes to choose an engine for the first request of a session. In a run, one
+    process makes this choice for all sessions."""
     curve = {}
     for count in servers:
         balances = GlobalRequestLoadBalancer({str(number): None for number in range(count)})

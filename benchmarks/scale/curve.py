@@ -1,4 +1,4 @@
-"""Common code of the benchmarks of scale: processor time by owner, memory, and the exponent of a curve."""
+"""Common code of the scale benchmarks: CPU time by owner, memory, and the exponent of a curve."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MIB = 2**20
 
 
 def exponent(curve: Mapping[int, float]) -> float:
-    """Return the exponent of a power law: the slope of the logarithm of the values over that of the sizes."""
+    """Return the exponent of a power law: the slope of the values' logarithms over the sizes' logarithms."""
     points = [(math.log(size), math.log(value)) for size, value in curve.items() if value > 0]
     return linear_regression(*zip(*points, strict=True)).slope if len(points) > 1 else math.nan
 
 
 def show(title: str, rows: Mapping[str, Mapping[int, float]], note: str = "") -> None:
-    """Format curves by size as a table, each with its exponent."""
+    """Print curves by size as a table, each with its exponent."""
     sizes = list(dict.fromkeys(size for curve in rows.values() for size in curve))
     lines = [title, f"{'':42}" + "".join(f"{size:>11,}" for size in sizes) + "   exponent"]
     for name, curve in rows.items():
@@ -55,12 +55,12 @@ def memory(pid: int | str = "self") -> float:
 
 
 def processor_seconds(pid: int) -> float:
-    """Return the processor seconds of all its threads."""
+    """Return the CPU seconds of all threads of a process."""
     return sum(int(file.read_text().split()[0]) for file in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
 class Owners:
-    """Processor seconds of this process by owner; those of a call inside another one count once, as the inner one's."""
+    """CPU seconds of this process by owner. The seconds of a nested call count once, for the inner call's owner."""
 
     def __init__(self, rest: str):
         self.seconds: dict[str, float] = defaultdict(float)
@@ -82,15 +82,18 @@ class Owners:
             self._stack.pop()
 
     def take(self) -> dict[str, float]:
-        """Return the processor seconds by owner since the last call."""
+        """Return the CPU seconds by owner since the last call of `take`."""
         self._turn()
         taken, self.seconds = self.seconds, defaultdict(float)
         return taken
 
     @contextmanager
     def watching(self, places: Mapping[str, Sequence[tuple[Any, str]]]) -> Iterator[None]:
-        """`places`: by owner the functions, each as the object that has it and its name. `{}` in an owner's name: the
-        one that calls it."""
+        """Count the CPU seconds of functions for their owners.
+
+        `places` has the functions of each owner, each function as an object and the name of its attribute. `{}` in an
+        owner's name stands for the owner of the caller.
+        """
         before = [(place, name, getattr(place, name)) for each in places.values() for place, name in each]
         for owner, each in places.items():
             for place, name in each:

@@ -1,10 +1,11 @@
-"""What the driver takes per row of a training step, from the tasks that it submits to the metrics that it logs.
+"""Measure the driver's time per row of a training step, from the submission of tasks to the metrics.
 
     python -m benchmarks.scale.driver [--rows 1k,4k,16k] [--policies 8] [--ranks 16] [--tokens 16]
 
-The trainer's own step, verl's replay buffer, balancing, log-probs and metrics, and a real TransferQueue in processes of
-its own. Engines and training workers are left out: what agent-loop workers and training workers would write into
-TransferQueue is written by this process, and counted as theirs. Replies have 1 to `--tokens` tokens and prompts 8.
+The trainer's step, verl's replay buffer, balancing, log-probs and metrics are real, and so is TransferQueue, which runs
+in separate processes. There are no engines and no workers: this process writes the rows of the agent-loop workers and
+of the training workers into TransferQueue, and counts the time as theirs. Replies have 1 to `--tokens` tokens, and
+prompts have 8.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ PROMPT = 8
 PUT = 4096  # rows that the stand-in of the workers writes at once
 OURS, VERLS, WORKERS, QUEUES = "verl_mas", "verl", "workers", "TransferQueue for {}"
 DRIVER = (OURS, VERLS, QUEUES.format(OURS), QUEUES.format(VERLS))
-# What is counted to whom, the innermost first. The rest is ours.
+# Owner -> functions whose time counts for this owner. In nested calls the innermost one decides; other time is ours.
 WATCHED: dict[str, list[tuple[Any, str]]] = {
     QUEUES: [(tq, name) for name in ("kv_batch_put", "kv_batch_get", "kv_clear", "kv_list")],
     OURS: [(TeamTrainer, "_step_once")],
@@ -73,7 +74,7 @@ def nested(rows: list[Tensor]) -> Tensor:
 
 
 class Sessions(MasAgentLoopManager):
-    """The agent-loop workers: all tasks of a step have ended when they are submitted."""
+    """A stand-in for the agent-loop workers. It writes the finished rows of all tasks when a step submits them."""
 
     def __init__(self, run: Run, folder: str, owners: Owners, tokens: int):
         self.run, self.owners, self.rng = run, owners, np.random.default_rng(0)
@@ -116,7 +117,7 @@ class Sessions(MasAgentLoopManager):
 
 
 class Group:
-    """The training workers of a policy: they write log-probs, and count updates."""
+    """A stand-in for the training workers of a policy. It writes log-probs and counts updates."""
 
     def __init__(self, ranks: int, owners: Owners):
         self._dispatch_info = {"actor": list(range(ranks))}
@@ -141,7 +142,7 @@ class Group:
 
 
 class Driver(MasTrainer):
-    """The trainer of a team whose engines and processes are left out."""
+    """The trainer of a team without engines and worker processes."""
 
     def __init__(self, run: Run, manager: Sessions, ranks: int):
         self.run, self.mas, self.config = run, run.mas, run.config
@@ -160,7 +161,7 @@ class Driver(MasTrainer):
         self.agreement = Agreement(None, corrected=False)
 
     def _sleep(self) -> None:
-        """The engines only wait."""
+        """Do nothing, because there are no engines."""
 
     def one_step(self, tasks: int) -> dict[str, float]:
         """Run a step as verl's `fit` does."""

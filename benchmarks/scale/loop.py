@@ -1,5 +1,8 @@
-"""An event loop in which waiting takes no time: what a worker of thousands of sessions takes of its processor, and how
-late it is, without the hours that engines take."""
+"""An event loop in which waiting takes no time.
+
+It shows the CPU time of a worker with thousands of sessions, and how late the worker is, without the hours of waiting
+for engines.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,10 @@ T = TypeVar("T")
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
-    """Its clock is the processor time of this process plus the waits that were skipped, so other programs do not change
-    what it measures. Work in threads, and calls of another process, are waited for."""
+    """An event loop that skips waits. Its clock is the CPU time of this process plus the skipped waits.
+
+    So other programs do not change its measurements. It really waits for threads and for calls of other processes.
+    """
 
     def __init__(self) -> None:
         self.skipped, self.outside = 0.0, 0
@@ -36,7 +41,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self.outside -= 1
 
     def waited_for(self, call: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-        """A call that another process answers."""
+        """Wrap a call that another process answers, so that the loop really waits for the answer."""
 
         @functools.wraps(call)
         async def counted(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,4 +1,4 @@
-"""A TransferQueue whose controller and storage units are processes of their own, without Ray."""
+"""A TransferQueue without Ray. Its controller and each of its storage units run in separate processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTROLLER, STORAGE = (each.__ray_metadata__.modified_class for each in (Transfe
 
 
 class Part:
-    """A process of the queue, and what it has used since it was looked at."""
+    """A process of the queue, and its memory and processor time."""
 
     def __init__(self, kind: type, *args: object):
         here, there = multiprocessing.Pipe()
@@ -58,13 +58,14 @@ def _serve(kind: type, args: tuple[object, ...], theirs: Connection, pipe: Conne
     theirs.close()
     served = kind(*args)
     pipe.send(served.get_zmq_server_info())
-    with suppress(EOFError):  # the benchmark was ended
+    with suppress(EOFError):  # raised if the benchmark has ended
         pipe.recv()
     os._exit(0)
 
 
 class Queue:
-    """TransferQueue as its functions in this process use it. `moved`: bytes that this process sent and received."""
+    """A TransferQueue to which the functions of `transfer_queue` in this process are connected. `moved`: bytes that
+    this process sent and received."""
 
     def __init__(self, controller: type = CONTROLLER, units: int = 1):
         self.controller = Part(controller)

@@ -1,9 +1,9 @@
-"""The cost of session records by number of sessions: time to write, list, view and report them, disk and memory.
+"""Measure session records by number of sessions: time to write, list, view and report them, disk space and memory.
 
     python -m benchmarks.scale.records [--sessions 1k,4k]
 
-A script plays sessions of three acts with replies of 300 tokens. The writer of an agent-loop worker writes them as the
-sessions of two training steps, each under a unique key, and a file of advantages is added as the trainer does. Times
+Sessions of three acts run with scripted replies of 300 tokens. The writer of an agent-loop worker writes them as the
+sessions of two training steps, each session under a unique key. A file of advantages is added, as by the trainer. Times
 are CPU time of one core.
 """
 
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 def played() -> list[SessionResult]:
-    """Make sessions with texts from Python's library, no text twice."""
+    """Make sessions whose replies are different parts of Python's library."""
     text = "".join(path.read_text() for path in sorted(Path(sysconfig.get_path("stdlib")).glob("[a-d]*.py")))
     places = iter(range(0, len(text), REPLY))
 

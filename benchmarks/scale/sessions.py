@@ -1,11 +1,11 @@
-"""Many sessions at once in a worker whose engines only wait: makespan, lag of its loop, memory of a session.
+"""Measure many concurrent sessions in a worker whose engines only wait: makespan, lag of its loop, memory per session.
 
     python -m benchmarks.scale.sessions [--sessions 1k,4k] [--waiting 1k] [--prompt 600]
 
-The worker, its client of every policy, TransferQueue and the session records are the real ones, outside Ray. In every
+The worker, its clients of all policies, TransferQueue and the session records are real, but run outside Ray. In every
 session three of eight agents act in turn. The length of a reply is log-normal (median 800 tokens, sigma 0.8, at most
-8,192) and an engine takes 25 ms per token; engines serve as many requests as there are. The clock of the worker is its
-processor time plus the waits, which are skipped: one core has the loop, the tokenizer and the records.
+8,192). An engine takes 25 ms per token, for any number of concurrent requests. Waits are skipped, so the worker's clock
+is its processor time plus the skipped waits. The loop, the tokenizer and the records share one core.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ LIBRARY = Path(sysconfig.get_path("stdlib"), "typing.py").read_text()
 
 
 def tokenizer_of() -> PreTrainedTokenizerFast:
-    """Of 2,048 tokens: most of them are numbers that Python keeps once per place, as those of a large vocabulary."""
+    """Return a tokenizer of 2,048 tokens. Python caches only integers up to 256, so most token ids are separate objects
+    wherever they occur, as with a large vocabulary."""
     return byte_tokenizer([LIBRARY], vocabulary=2048, max_length=10**6)
 
 
@@ -91,7 +92,7 @@ class Engines:
 
 
 class Client(LLMServerClient):  # type: ignore[misc]
-    """verl's client, without the process that balances requests."""
+    """verl's client without its load balancer: every request goes to the stand-in for the servers."""
 
     def __init__(self, config: DictConfig, engines: Engines):
         super().__init__(config)
@@ -101,11 +102,11 @@ class Client(LLMServerClient):  # type: ignore[misc]
         return request_id, SimpleNamespace(generate=SimpleNamespace(remote=_named(self.engines, request_id)))
 
     def _release_server(self, server_id: str, request_id: str | None = None) -> None:
-        """Return this server for every request: engines serve any number of requests."""
+        """Do nothing, because there is no load balancer to inform."""
 
 
 class OfTeam(TeamClient, Client):
-    """The same client as a team's worker gets it."""
+    """The same client, combined with the class that a team's worker uses."""
 
 
 def _named(engines: Engines, request_id: str) -> Callable[..., Any]:
@@ -113,7 +114,7 @@ def _named(engines: Engines, request_id: str) -> Callable[..., Any]:
 
 
 class Rollout:
-    """A worker with as many sessions as are asked for, in tasks of eight."""
+    """A worker that plays `sessions` sessions at the same time, eight per task."""
 
     def __init__(self, loop: SimulatedLoop, run: Run, folder: str, *, sessions: int, act_s: Any = None):
         self.loop, self.sessions = loop, sessions
@@ -168,7 +169,7 @@ def simulated(work: Callable[[SimulatedLoop], Any]) -> Any:
     watched = {name: loop.waited_for(getattr(tq, name)) for name in ("async_kv_put", "async_kv_batch_put")}
     times = SimpleNamespace(time=loop.time, monotonic=loop.time)
     try:
-        # Requests are cancelled with their coroutines: there is no process to tell.
+        # Replace `ray.cancel`, because a request ends with its coroutine and no process has to be informed.
         with patch.multiple(tq, **watched), patch.object(clock, "time", times), patch("ray.cancel"):
             return loop.run_until_complete(work(loop))
     finally:
@@ -232,7 +233,7 @@ def waiting(run: Run, sessions: int, prompt: int) -> float:
 
 
 def resident() -> float:
-    """Return the MiB in use, without what the allocator keeps."""
+    """Return the MiB in use, without the free memory that the allocator keeps."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     return memory()

@@ -1,4 +1,4 @@
-"""The team of the benchmarks of scale, its rows, and the waits of its engines."""
+"""The team of the scale benchmarks, the tags of its rows, and the lengths of its replies."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from verl_mas.verl_.row import RowTags
 from verl_mas.workflow import Outcome, Task, Team, Workflow
 from verl_mas.workflow.agents import instances
 
-ACTS = 3  # of a session
+ACTS = 3  # per session
 AGENTS = instances("member", 8)
 
 
 class Relay(Workflow):
-    """Three of eight agents act in turn, each on the last reply."""
+    """Three of eight agents act in turn. Each agent but the first gets the previous agent's reply."""
 
     agents = AGENTS
 
@@ -32,7 +32,7 @@ class Relay(Workflow):
 
 
 def tokens_of(act: str, median: int = 800, sigma: float = 0.8, most: int = 8192) -> int:
-    """The length of a reply: log-normal, the same whenever the act is the same."""
+    """Return the number of tokens of an act's reply: log-normal, and always the same for the same act."""
     return min(most, max(1, round(median * math.exp(random.Random(act).gauss(0.0, sigma)))))
 
 

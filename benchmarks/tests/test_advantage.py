@@ -1,4 +1,4 @@
-"""The benchmark of the estimators."""
+"""Test of the benchmark of the estimators."""
 
 from __future__ import annotations
 

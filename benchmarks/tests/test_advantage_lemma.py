@@ -1,4 +1,4 @@
-"""Dr. MAS, Lemma 4.2, with real gradients: the benchmark's measurement at a few points."""
+"""Lemma 4.2 of Dr. MAS holds for real gradients. The tests repeat the benchmark's measurement at a few points."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_gradients_second_moment_is_what_the_lemma_says(lemma, mu, sigma):
     assert found["team_grpo"].errors_off < 3
     assert found["agent_grpo"].errors_off < 3
     assert found["inflation"].errors_off < 3
-    # Tight enough to distinguish the two baselines wherever the lemma says they differ.
+    # The tolerance is small enough to distinguish the two baselines wherever they differ by the lemma.
     assert found["team_grpo"].error < 0.05 * found["team_grpo"].lemma
 
 

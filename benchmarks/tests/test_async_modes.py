@@ -1,5 +1,4 @@
-"""Tests of the formula for seconds per step, of the simulation that it is compared with, and of the values that are
-measured in a run."""
+"""Tests of the formula for seconds per step, of the simulation, and of the values that are measured in a run."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from verl_mas.trainer.timeline import ENGINE, LOG_PROBS, SAMPLE, STEP, UPDATE, W
 
 @pytest.fixture
 def load(monkeypatch):
-    """Imports a module of benchmarks/."""
+    """Import a module of benchmarks/ by name. After the test, it is removed."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
     yield lambda name: importlib.import_module(f"benchmarks.{name}")
     for name in [name for name in sys.modules if name.startswith("benchmarks")]:
@@ -112,8 +111,11 @@ def test_the_simulation_plays_the_sessions_of_a_run_in_their_order(bench):
 
 
 def events(steps):
-    """Steps of 10 s: sampling takes 4 s, in which the engine is busy for 3 s. Log-probs take 2 s, the update takes 3 s,
-    and the engine takes 1 s to wake."""
+    """Return the events of steps that take 10 s each.
+
+    Sampling takes 4 s, in which the engine is busy for 3 s. Log-probs take 2 s, the update takes 3 s, and the engine
+    takes 1 s to wake.
+    """
     found = []
     for step in range(1, steps + 1):
         at = 100.0 + 10 * step

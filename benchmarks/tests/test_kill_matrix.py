@@ -25,7 +25,7 @@ def test_a_task_that_was_trained_on_before_the_checkpoint_and_after_it_is_found(
             write_advantages(folder, int(uid[0]), attempt, {f"{uid}_0_0": 0.5})
 
     train("1", (1, 2, 3))
-    train("2", (3, 4))  # of the checkpoint of step 2
+    train("2", (3, 4))  # attempt 2 resumes from the checkpoint of step 2
     assert kill_matrix.trained_twice(tmp_path, [1, 3]) == []
     train("3", (5, 6), "1-0", "5-0")
     assert kill_matrix.trained_twice(tmp_path, [1, 3, 5]) == ["1-0", "5-0"]

@@ -1,4 +1,4 @@
-"""Memory of `verl-mas plan` equals that of real runs, whose workers and engines report what they take and free.
+"""Tests that the memory of `verl-mas plan` equals the memory that workers and engines of real runs report.
 
 `benchmarks/ledger` has the platform, the runs and the variants.
 """
@@ -26,7 +26,10 @@ PLANNED = {**VARIANTS, "over": OVER, "phases": (*SEPARATE, PHASES)}
 
 
 def on_engines(variants):
-    """SGLang keeps a base on the GPU for its adapters; the engines of the recorded runs drop their weights."""
+    """Run a test for each variant and engine, except adapters on SGLang, because SGLang keeps their base on the GPU.
+
+    The engines of the recorded runs drop their weights.
+    """
     pairs = [(name, engine) for name in variants for engine in ("vllm", "sglang")]
     runs = [pair for pair in pairs if not (pair[0].endswith("adapters") and pair[1] == "sglang")]
     return pytest.mark.parametrize(("variant", "engine"), runs)
@@ -34,7 +37,7 @@ def on_engines(variants):
 
 @pytest.fixture(scope="module")
 def recordings(main_ppo, tmp_path_factory):
-    """The events of a pool of each shape, from two runs that are also held to the sizes of real teams."""
+    """Record the events of a pool of each shape, in two runs that also check themselves at the sizes of real teams."""
     found = {}
     for run in RUNS:
         folder = tmp_path_factory.mktemp(run)
@@ -77,7 +80,7 @@ def test_two_policies_at_verls_default_fraction_do_not_fit(recordings, engine):
 
 
 def without(events, unwanted):
-    """What remains once the first weight sync has begun; engines start as they did."""
+    """Return the events without the unwanted events of processes after the first weight sync begins."""
     first = next(i for i, event in enumerate(events) if event.what == SYNC)
     return [event for i, event in enumerate(events) if i < first or event.holder is None or not unwanted(event)]
 
@@ -98,7 +101,7 @@ def the_cache_is_not_taken_back(events):
     return without(events, lambda e: e.what == "wake up" and KV in e.take)
 
 
-# 14B on 8 GPUs: each moment of the right order fits, with little room.
+# In this team, 14B models on 8 GPUs fit at each moment of the right order, but with little room.
 LARGE = (*SEPARATE, "actor_rollout_ref.model.path=Qwen/Qwen3-14B")
 SLICED = (*LARGE, PHASES, "actor_rollout_ref.rollout.gpu_memory_utilization=0.7")
 

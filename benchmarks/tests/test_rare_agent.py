@@ -1,4 +1,4 @@
-"""Shrinkage against the estimators whose trade it moves, in the settings of the benchmark."""
+"""Shrinkage, compared with its two extremes, `agent_grpo` and `team_grpo`, in the settings of the benchmark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from verl_mas.advantage import AdvantageOptions
 
 
 def signals(setting):
-    """Of shrinkage, agent_grpo and team_grpo."""
+    """Return the signals of shrinkage, agent_grpo and team_grpo."""
     arms = (("agent_grpo", 2.0), ("agent_grpo", None), ("team_grpo", None))
     return [signal(setting, name, AdvantageOptions(shrinkage=count), steps=80)[0] for name, count in arms]
 

@@ -1,4 +1,7 @@
-"""The short form of what benchmarks/sandbox.py does with thousands of programs: none is lost, nothing is left."""
+"""A short form of benchmarks/sandbox.py: every program gets its verdict and leaves nothing behind.
+
+The benchmark runs thousands of programs; these tests run only some.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each benchmark of scale at its smallest size: it runs the code that it says it measures, and prints its curves."""
+"""Tests that each scale benchmark, at its smallest size, runs the code that it measures, and prints its curves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names that verl-mas uses of vLLM and SGLang, as data in `names.yaml`, and what the sources of a release lack."""
+"""Check that an installed vLLM or SGLang has the names that verl-mas uses; `names.yaml` lists these names."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from verl_contract.sources import Definition, find, takes
 
 from verl_mas.util import read_yaml
 
-# Class or module -> name -> arguments that are passed to it; None: it is only read.
+# Class or module -> name -> arguments that verl-mas passes to it; None: verl-mas only reads the name.
 Names = Mapping[str, Mapping[str, Sequence[str] | None]]
 
 
 @dataclass(frozen=True)
 class Used:
     used: Names
-    needs: Mapping[str, Names]  # Feature -> names that it uses in addition to those of every run
+    needs: Mapping[str, Names]  # Feature -> names that it uses in addition to `used`, which every run needs
 
 
 @cache
@@ -28,7 +28,7 @@ def names() -> Mapping[str, Used]:
 
 
 def missing(names: Names) -> Iterator[str]:
-    """Yield names that the installed engine lacks, and arguments that it does not take."""
+    """Yield an error for each name that the installed engine lacks, or that does not take the passed arguments."""
     for owner, members in names.items():
         for name, passed in members.items():
             path = f"{owner}.{name}" if ":" in owner else f"{owner}:{name}"
@@ -39,7 +39,7 @@ def missing(names: Names) -> Iterator[str]:
 
 
 def _refused(found: Definition, passed: Sequence[str]) -> str:
-    """Say why a function or a class does not take these arguments; empty if it takes them."""
+    """Return why a function or a class does not take these arguments; an empty string if it takes them."""
     known = takes(found)
     if unknown := [name for name in passed if name not in known]:
         return f"does not take {', '.join(unknown)}"

@@ -1,4 +1,4 @@
-"""docs/write/api.md: signature, docstring, fields and methods of every stable name."""
+"""Generate docs/write/api.md, with the signature, docstring, fields and methods of every stable name."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ GROUPS = {
     ),
     "Errors": "MasError InvalidInput ConfigError DataError WorkflowError SessionFault FaultKind",
 }
-# A type alias has the docstring of the type.
+# Type aliases. An alias has the docstring of its type, so the page describes it differently.
 ALIASES = {"Message"}
-# Objects that a session makes, and interfaces: how they are constructed is no part of the API.
+# Classes whose objects a session makes, and interfaces. Their constructors are not part of the API.
 NOT_CONSTRUCTED = set(
     "Workflow Team Agent Conversation Reply Session Codec LLMClient Executor Puzzle Choice World".split()
 )
 SENTENCE = re.compile(r"(?<=\.) (?=[A-Z`])")
-MANY = 4  # Parameters of a class, above which they are listed without types.
-# Classes whose methods are for the package, so that the page has only their names.
+MANY = 4  # A class with more parameters has them listed without types.
+# Classes whose methods are called by the package, so the page lists only the names of these methods.
 NAMES_ALONE = set("Session RunningScores McpServers RetrieverClient Passage AdvantageInput ToolLimits".split())
-# Types of arguments that only the team of a session has.
+# Types of arguments that only a session's `Team` has. A method that takes one of these types is not on the page.
 PASSED_BY_TEAMS = re.compile(r"'(Ask|Line|ResolvedAgent)\b")
-# Their fields are settings, which have a page.
+# Class whose fields are settings -> the anchor of these settings on docs/train/settings.md.
 SETTINGS = {
     "AgentSpec": "masagents",
     "BranchSpec": "masbranch",
@@ -103,13 +103,13 @@ def definition(name: str, value: object) -> Iterator[str]:
 
 
 def constructed_as_its_base(value: object) -> bool:
-    """Return whether the page already has the same signature, that of an exception's base."""
+    """Return whether the value is an exception whose base has the same signature, which the page already shows."""
     base = value.__base__ if isinstance(value, type) else None
     return base is not None and issubclass(base, verl_mas.InvalidInput)
 
 
 def members(kind: type) -> Iterator[str]:
-    """A table of the fields with a meaning, and each public method and property that we define."""
+    """Yield a table of the fields that have a meaning, then the public methods and properties that verl-mas defines."""
     meanings = field_meanings(kind)
     if anchor := SETTINGS.get(kind.__name__):
         yield f"Its fields and their defaults: [settings](../train/settings.md#{anchor}).\n"
@@ -132,7 +132,10 @@ def members(kind: type) -> Iterator[str]:
 
 
 def line(name: str, member: object) -> str | None:
-    """Yield a method or property in one line, if it has a docstring and its arguments are things that a user has."""
+    """Return a method or property in one line.
+
+    Return None if it has no docstring, or if it takes arguments that only a session's `Team` has.
+    """
     function = member.__func__ if isinstance(member, classmethod | staticmethod) else member
     if PASSED_BY_TEAMS.search(str(getattr(function, "__annotations__", ""))):
         return None
@@ -146,7 +149,7 @@ def line(name: str, member: object) -> str | None:
 
 
 def signature(name: str, value: object, *, types: bool = True) -> str:
-    """Write a signature as in the source: without the quotes of postponed annotations."""
+    """Return a signature as in the source, that is, without the quotes of postponed annotations."""
     try:
         found = inspect.signature(value)
     except ValueError:
@@ -163,7 +166,7 @@ def signature(name: str, value: object, *, types: bool = True) -> str:
 
 
 def parameters(value: object, found: inspect.Signature) -> Iterator[inspect.Parameter]:
-    """Yield the parameters, with the keywords of `**settings: Unpack[...]` in its place."""
+    """Yield the parameters. `**settings: Unpack[...]` is replaced by the keywords that it stands for."""
     for parameter in found.parameters.values():
         unpacked = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
         if unpacked is None:
@@ -177,7 +180,7 @@ def parameters(value: object, found: inspect.Signature) -> Iterator[inspect.Para
 
 
 def briefly(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Remove a type that the default shows."""
+    """Remove the type of a parameter if its default value shows the type."""
     annotation, default = str(parameter.annotation), parameter.default
     if default is None:
         annotation = annotation.removesuffix(" | None")
@@ -188,12 +191,12 @@ def briefly(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def named(default: object) -> object:
-    """Return the name of a function in place of its repr, which has an address."""
+    """Return a function's name instead of its repr, which contains an address and changes with each run."""
     return Source(default.__name__.lstrip("_")) if inspect.isfunction(default) else default
 
 
 class Source:
-    """An annotation that is printed as in the source."""
+    """An annotation that is printed as in the source, without quotes."""
 
     def __new__(cls, annotation: object) -> object:
         if annotation is inspect.Parameter.empty or not isinstance(annotation, str):
@@ -207,5 +210,5 @@ class Source:
 
 
 def doc(value: object) -> str:
-    """Return the docstring as text of a page."""
+    """Return the docstring in the page's Markdown."""
     return plain(inspect.getdoc(value) or "") + "\n"

@@ -1,4 +1,4 @@
-"""The badges of README.md, drawn from pyproject.toml, so that they are always right."""
+"""The badges of README.md. Their values come from pyproject.toml, so the badges are never out of date."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-LETTER, MARGIN = 6.6, 7  # Widths in pixels of a letter, and of the margin of a text
+LETTER, MARGIN = 6.6, 7  # Widths in pixels of a letter, and of the margin on each side of a string
 
 
 def badge(label: str, value: str) -> str:

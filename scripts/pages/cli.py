@@ -1,6 +1,6 @@
-"""docs/start/cli.md: every command with its arguments, from the parsers that read them.
+"""Generate docs/start/cli.md, with every command and its arguments, from the parsers that read the arguments.
 
-It is made from the arguments and not from argparse's help, which depends on the terminal and on Python's version.
+The page is not made from argparse's help texts, because they depend on the terminal and on Python's version.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ refused or has failed, and 2 for wrong arguments. This page is generated (`pytho
 A command that takes one of these names it after "Also".
 """
 
-# An argument as it is written, and its meaning.
+# An argument as a user types it, and its meaning.
 Row = tuple[str, str]
 SHARED_BY = 3
-# The subcommand that the page describes whole: the others have a line each.
+# The only subcommand that the page describes in full. Every other subcommand has one line.
 ROWS = "data rows"
-# A sentence of the commands' help that the page has once, in its head.
+# A sentence of every command's help that the page says once, in its head.
 SAID_ONCE = "ARGUMENTS are those of `python -m verl.trainer.main_ppo`."
 
 
 def page(root: Path) -> str:
-    """Write the page. Arguments of several commands come once, before the commands."""
+    """Return the page. It describes arguments of several commands once, before the commands."""
     found = {command: parser for command, parser in parsers() if shipped(parser)}
     users = Counter(row for parser in found.values() for row in options(parser))
     shared = [row for row, commands in users.items() if commands >= SHARED_BY and row[0].startswith("--")]
@@ -58,7 +58,7 @@ def page(root: Path) -> str:
 
 
 def shipped(parser: Parser) -> bool:
-    """Return whether the data set is one of this package."""
+    """Return whether the parser is part of this package, and not the parser of another package's data set."""
     dataset = parser.get_default("dataset")
     return dataset is None or type(dataset).__module__.startswith("verl_mas.")
 
@@ -99,14 +99,14 @@ def usage(name: str, parser: Parser) -> str:
 
 
 def written(action: argparse.Action) -> str:
-    """`--out PATH`, `RUN ...`, `[KIND]`, `--golden required|optional`."""
+    """Return an argument as a user types it: `--out PATH`, `RUN ...`, `[KIND]`, `--golden required|optional`."""
     value = str(action.metavar) if action.metavar else "|".join(map(str, action.choices or [action.dest.upper()]))
     value = {0: "", "?": f"[{value}]", "+": f"{value} ..."}.get("" if action.nargs is None else action.nargs, value)
     return " ".join([*action.option_strings[-1:], value]).strip()
 
 
 def description(text: str) -> str:
-    """Write the paragraphs of a description. Indented paragraphs and columns stay as they are."""
+    """Return a description in Markdown. Paragraphs that are indented or have columns become code blocks."""
     parts = re.split(r"\n\s*\n", text.replace(SAID_ONCE, "").strip("\n"))
     return "\n\n".join(
         f"```text\n{textwrap.dedent(part)}\n```" if "  " in part else plain(" ".join(part.split())) for part in parts

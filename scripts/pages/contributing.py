@@ -1,4 +1,4 @@
-"""The tables of `CONTRIBUTING.md`: packages, guards and registered extensions."""
+"""The tables of `CONTRIBUTING.md`: packages, tests that guard rules, and kinds of extensions with their registries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GUARDS = (
     "tests/run_folder/test_broken_disks.py",
     "benchmarks/tests/test_ledger.py",
 )
-# How a file registers an entry, by the noun of the registry.
+# Name of a registry -> the code with which a file registers an entry.
 REGISTERED = {
     "workflow": '`@register_workflow("name")`, a class',
     "advantage estimator": "`@estimator(...)`, a function of that name",
@@ -63,7 +63,7 @@ def guards(root: Path) -> str:
 
 
 def registries(root: Path) -> dict[str, dict[str, str]]:
-    """Return folder and entry point group of every registry, by its noun."""
+    """Return the arguments of every registry, such as its folder and entry point group, by the registry's name."""
     found = {}
     for file in sorted(root.glob("verl_mas/**/*.py")):
         for node in ast.walk(ast.parse(file.read_text())):

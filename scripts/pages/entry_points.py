@@ -1,4 +1,4 @@
-"""Check the installed metadata: without its entry points a page would lack teams, data sets and demos."""
+"""Check that the installed metadata has all entry points, because pages list teams, data sets and demos by them."""
 
 from __future__ import annotations
 

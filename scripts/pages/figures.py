@@ -1,4 +1,4 @@
-"""The figures of docs/start/concepts.md and docs/train/advantages.md as SVG, light or dark by the system's setting."""
+"""The figures of docs/start/concepts.md and docs/train/advantages.md as SVG, for the light and the dark mode."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def sampling() -> Iterator[str]:
 
 
 def training() -> Iterator[str]:
-    """Draw the lower half, from the right: advantages, updates, and the engines that sample next."""
+    """Draw the lower half from right to left: advantages, updates, and the engines of the next sampling."""
     yield arrow("M783 260V322")
     yield box(626, 326, 314, 140, "ours")
     yield text(644, 352, "Advantages", "title")
@@ -160,7 +160,7 @@ def groups() -> Iterator[str]:
     yield text(14, 34, "agent_grpo", "title") + text(14, 54, "an agent's acts in all sessions of a task", "small")
     yield from sessions(0)
     yield outline(170, 76, 30, 170)
-    # One group of the solver: both of its acts.
+    # The group of the solver encloses both of its columns, around the verifier's.
     yield '<path class="group" d="M108 76H132V254H238V76H262V272H108z"/>'
     yield text(14, 300, "two groups: 8 acts of solver, 4 of verifier", "small")
 

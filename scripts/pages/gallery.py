@@ -1,4 +1,4 @@
-"""recipes/README.md: every variant of every recipe, from the tables of the recipes' own pages."""
+"""Generate recipes/README.md, a list of every recipe's variants, from the tables on the recipes' own pages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ of each recipe that a paper's numbers belong to; [how to repeat them](../docs/st
 
 
 def table(*columns: str) -> re.Pattern[str]:
-    """Yield the rows of tables with these columns."""
+    """Return a pattern that matches a table with these columns. Its group is the rows of the table."""
     return re.compile(rf"^\| {re.escape(' | '.join(columns))} \|\n\|[-|]+\|\n((?:\|.*\n)+)", re.MULTILINE)
 
 
@@ -61,7 +61,7 @@ def page(root: Path) -> str:
 
 
 def rows(pages: list[Path], table: re.Pattern[str], folder: Path) -> Iterator[str]:
-    """Yield the rows of that table in each page, with a link to the page in the first cell."""
+    """Yield the rows of each page's tables that match, with a link to the page as the first cell."""
     for page in pages:
         text = page.read_text()
         name = page.parent.relative_to(folder).as_posix()
@@ -71,12 +71,12 @@ def rows(pages: list[Path], table: re.Pattern[str], folder: Path) -> Iterator[st
 
 
 def short(text: str) -> str:
-    """The title up to its colon."""
+    """Return the page's title up to its colon."""
     return TITLE.search(text)[1].partition(":")[0]
 
 
 def from_here(row: str, name: str) -> str:
-    """Correct relative links of a page in a subfolder."""
+    """Rewrite the relative links of a page in the subfolder `name`, so that they work from the folder above."""
 
     def target(match: re.Match[str]) -> str:
         path = match[1]

@@ -1,4 +1,4 @@
-"""docs/train/settings.md: every setting, from the dataclasses that read the values."""
+"""Generate docs/train/settings.md, a list of every setting, from the dataclasses that read the values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ This page is generated from the code that reads the values (`python scripts/gene
 --schema` prints the same in a terminal, also with the arguments of your own workflow. What has no default is a
 section or may be omitted; where null is the default, it is accepted as well. A number without "integer" is finite.
 """
-# Of `mas.agents.<name>`: it takes what `sampling` takes.
+# Settings that the page skips, because they repeat those of `mas.agents.<name>.sampling`.
 REPEATED = "mas.agents.<name>.validation_sampling."
 ARGUMENTS = "mas.workflow.args"
 BRIEF = {
@@ -57,7 +57,7 @@ def page(root: Path) -> str:
 
 
 def environment(root: Path) -> str:
-    """Return the settings that a user sets."""
+    """Return a table of the environment variables that a user sets."""
     declared = yaml.safe_load((root / "scripts/pages/environment.yaml").read_text(encoding="utf-8"))
     return table(("variable", "meaning"), ((f"`{name}`", text) for name, text in declared["of_the_user"].items()))
 
@@ -82,7 +82,10 @@ def tables(sections: dict[str, list[Setting]]) -> Iterator[str]:
 
 
 def workflows() -> Iterator[str]:
-    """What several teams take once, then the rest by team; tests and benchmarks register further ones."""
+    """Yield the arguments of the shipped workflows: first the arguments of several workflows, then those of each.
+
+    Tests and benchmarks register further workflows, which are skipped.
+    """
     yield f"## `{ARGUMENTS}` of the shipped workflows\n"
     teams = {
         name: list(settings(WORKFLOWS[name], ARGUMENTS))
@@ -108,7 +111,7 @@ def named(setting: Setting, prefix: str) -> str:
 
 
 def of_section(found: Iterable[Setting], prefix: str, **further: Iterable[str]) -> str:
-    """Write one row per setting. `further` are columns after the common ones."""
+    """Return a table with one row per setting. `further` has the additional columns, by title."""
     rows = ((f"`{named(item, prefix)}`", takes(item), cell(item.meaning)) for item in found)
     columns = ("setting", "takes (default)", "meaning", *further)
     return table(columns, ((*row, *cells) for row, *cells in zip(rows, *further.values(), strict=True)))

@@ -1,4 +1,7 @@
-"""`python buckets.py DEVICE ROUNDS JOB`: two senders and two receivers at once; fails if weights cross or change."""
+"""`python buckets.py DEVICE ROUNDS JOB`: run two senders and two receivers of weights at once.
+
+Fails if a receiver gets weights of the other sender, or if weights change on the way.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ from types import ModuleType
 import torch
 from torch import multiprocessing
 
-# The numbers of the first replicas of two policies on one GPU: what keeps their sockets apart.
+# The replica numbers of two policies on one GPU. They differ, so the sockets have different addresses.
 REPLICAS = (0, 1)
 BUCKET_MB = 1
 
 
 def weights(replica: int, turn: int, device: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Make weights for about five buckets: of several types and sizes, one size odd."""
+    """Make weights for about ten buckets, of two types and 20 sizes, half of them odd."""
     chance = torch.Generator().manual_seed(10 * turn + replica)
     for number, dtype in enumerate([torch.float32, torch.bfloat16, torch.float32, torch.bfloat16] * 5):
         data = torch.randn(1 << 17, generator=chance)[: (1 << 17) - number]
@@ -27,7 +30,7 @@ def weights(replica: int, turn: int, device: str) -> Iterator[tuple[str, torch.T
 
 
 def handle(job: str, replica: int) -> str:
-    """Return the address of the socket as verl's vLLM engine and its trainer name it."""
+    """Return the socket's address in the form that verl's vLLM engine and trainer use."""
     return f"ipc:///tmp/rl-colocate-zmq-{job}-replica-{replica}-rank-0.sock"
 
 
@@ -45,7 +48,7 @@ def receive(device: str, rounds: int, job: str, replica: int) -> None:
         found: dict[str, torch.Tensor] = {}
 
         def keep(bucket: list[tuple[str, torch.Tensor]], last: bool, found: dict[str, torch.Tensor] = found) -> None:
-            # The buffer is used again for the next bucket.
+            # Clone each tensor, because the next bucket overwrites the buffer.
             found.update((name, tensor.clone()) for name, tensor in bucket)
 
         receiver = module.BucketedWeightReceiver(handle(job, replica), device=target, use_shm=device == "cpu")
@@ -56,7 +59,8 @@ def receive(device: str, rounds: int, job: str, replica: int) -> None:
 
 
 def _verl() -> ModuleType:
-    """verl's module, from its file: its package imports vLLM, which it does not need itself."""
+    """Load verl's module from its file. An ordinary import would also import vLLM with the module's package, and the
+    module does not need vLLM."""
     import verl
 
     file = Path(verl.__file__).parent / "workers/rollout/vllm_rollout/bucketed_weight_transfer.py"
@@ -82,7 +86,7 @@ def main() -> int:
         for sentinel in connection.wait([*waiting]):
             waiting.pop(sentinel).join()
     for process in ends:
-        process.terminate()  # the peer of a failed process would wait
+        process.terminate()  # otherwise the peer of a failed process would wait indefinitely
         process.join()
     failed = [process.exitcode for process in ends if process.exitcode]
     if not failed:

@@ -1,4 +1,4 @@
-"""What runs beside a training run: a Ray cluster that was there before it, and an OpenAI-compatible endpoint."""
+"""Run a Ray cluster that a training run joins, or an OpenAI-compatible endpoint that a training run calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ CPUS = 32
 
 @contextmanager
 def ray_head(proof: Proof) -> Iterator[dict[str, str]]:
-    """`ray start --head`; the variables with which a run finds it, without an address, as on a machine of its own."""
+    """Start a cluster with `ray start --head`, and yield the environment variables with which a run finds it.
+
+    The run gets no address. It finds the cluster as it would on a machine that has only this cluster.
+    """
     # Ray's sockets need a short path.
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     env = {"RAY_TMPDIR": folder}
@@ -45,7 +48,7 @@ def ray_head(proof: Proof) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def endpoint() -> Iterator[tuple[str, list[str]]]:
-    """Its URL, and the models that it was asked for, which grows."""
+    """Serve an endpoint. Yield its URL, and the list of requested models, which grows with each request."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

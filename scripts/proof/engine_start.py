@@ -1,6 +1,6 @@
-"""`python engine_start.py MODEL`: starts vLLM as installed and samples with top_p, which FlashInfer's sampler serves.
+"""`python engine_start.py MODEL`: start the installed vLLM and sample with top_p, which uses FlashInfer's sampler.
 
-Prints what the engine found on this machine, before it starts.
+Before the start, it prints the compiler, package and environment variables that vLLM finds on this machine.
 """
 
 from __future__ import annotations

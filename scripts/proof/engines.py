@@ -1,6 +1,6 @@
-"""Stage 6: memory of two engines at real size and their two trainers on one card of 80 GB, during a team's step.
+"""Stage 6: measure the memory of two engines of real size and their two trainers on an 80 GB GPU during a team's step.
 
-Nothing is computed. What is proven is the memory: each part fits beside the others, and all of it is given back.
+Nothing is computed. The stage proves that the memory of each part fits next to the other parts, and is all released.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from proof.stage import Proof
 
-# Kinds of engines, each with its own way to release memory -> the package that this way needs.
+# Kind of engine -> the package with which this kind releases its memory.
 KINDS = {"vllm": "vllm", "sglang": "torch_memory_saver", "embedded": "torch"}
 SERVING = ("together", "phases")
 MOST_SHARE = 0.92

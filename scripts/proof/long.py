@@ -1,4 +1,7 @@
-"""The long order: embedded engines, checkpoints and resuming, kinds of policies, killed engines, a pretrained LLM."""
+"""The stages of `gpu_proof.py --order long`.
+
+They test embedded engines, checkpoints and resuming, kinds of policies, killed engines, and a pretrained LLM.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +27,18 @@ GPUS_APART = 2
 
 
 def prepare(proof: Proof) -> None:
-    """Stage 0."""
+    """Stage 0: record the machine, write the task and its models, run `doctor`, and check all recipes."""
     training.record_machine(proof)
     proof.run(
         training.task_program(proof),
         Program("doctor", [sys.executable, "-m", "verl_mas", "doctor"]),
-        # The recipe is one for GPUs even if the proof runs on the CPU.
+        # The recipes are for GPUs, so the variable must be empty even if the proof runs on the CPU.
         Program("recipes", training.program("recipes"), {"VERL_PLATFORM": ""}),
     )
 
 
 def one_policy(proof: Proof) -> None:
-    """Stage 1."""
+    """Stage 1: train one policy in float32 for three steps and save a checkpoint."""
     overrides = [*FLOAT32, "+mas.agents.verifier.sampling.temperature=0.7"]
     with training.memory(proof) as samples:
         (run,) = train(proof, "one", {"": [*overrides, *for_steps(3), "trainer.save_freq=3"]})
@@ -48,7 +51,8 @@ def one_policy(proof: Proof) -> None:
 
 
 def two_policies(proof: Proof) -> None:
-    """Stage 2. The learning rate is 0 after the last step, so that stage 4 can compare weights."""
+    """Stage 2: train two policies on one GPU. The learning rate is 0 after the last step, so stage 4 can compare
+    weights."""
     schedule = ["actor_rollout_ref.actor.optim.lr_scheduler_type=cosine", "actor_rollout_ref.actor.optim.lr=1e-4"]
     overrides = [*TWO, *schedule, *for_steps(2), "trainer.save_freq=2", model(proof, "large")]
     with training.memory(proof) as samples, training.nvml(proof):
@@ -62,7 +66,7 @@ def two_policies(proof: Proof) -> None:
 
 
 def three_kinds(proof: Proof) -> None:
-    """Stage 3."""
+    """Stage 3: train a team with a trained, a frozen and a remote policy on a running Ray cluster."""
     with cluster.endpoint() as (url, asked), cluster.ray_head(proof) as env:
         policies = f"mas.policies={{a:{{}},f:{{trainable:false}},r:{{remote:{{base_url:'{url}',model:m}}}}}}"
         team = [
@@ -75,7 +79,7 @@ def three_kinds(proof: Proof) -> None:
             ),
             "mas.agents={reasoner_0:{policy:a},reasoner_1:{policy:f},judge:{policy:r}}",
         ]
-        # The platform's counters are for a cluster of its own.
+        # `+platform=cpu` sets these numbers for a new cluster. This run joins a running cluster, so they must be null.
         joins = ["ray_kwargs.ray_init.num_gpus=null", "ray_kwargs.ray_init.num_cpus=null"] if proof.cpu else []
         (run,) = train(proof, "three", {"": [*for_steps(1), *joins]}, team=team, env=env)
     learns(proof, run, steps=1, correlation=0.98)
@@ -86,7 +90,7 @@ def three_kinds(proof: Proof) -> None:
 
 
 def resumed(proof: Proof) -> None:
-    """Stage 4."""
+    """Stage 4: resume the run of stage 2 for one step, and evaluate its checkpoint."""
     folder = proof.folder / "two" / "checkpoints"
     if not (folder / "global_step_2").is_dir():
         raise Skipped("needs the checkpoint of stage 2")
@@ -110,7 +114,7 @@ def resumed(proof: Proof) -> None:
 
 
 def variants(proof: Proof) -> None:
-    """Stage 7."""
+    """Stage 7: train with and without padding, with fixed micro batches, and with LoRA."""
     fixed = [
         "actor_rollout_ref.actor.use_dynamic_bsz=false",
         "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=false",
@@ -139,7 +143,7 @@ def variants(proof: Proof) -> None:
 
 
 def adapters(proof: Proof) -> None:
-    """Stage 9: of one base, in the asynchronous mode on the same GPU."""
+    """Stage 9: train two adapters of one base model in the asynchronous mode, with the engines on the same GPU."""
     policies = "mas.policies={main:{trainable:false},a:{adapter_of:main},b:{adapter_of:main}}"
     overrides = [
         *("++actor_rollout_ref.model.lora_rank=8", policies, TWO[1], "actor_rollout_ref.rollout.load_format=auto"),
@@ -151,14 +155,14 @@ def adapters(proof: Proof) -> None:
 
 
 def apart(proof: Proof) -> None:
-    """Stage 10: engines on a GPU of their own, which get the weights of two policies: with NCCL, on the CPU by Ray."""
+    """Stage 10: train two policies whose engines are on a separate GPU. NCCL, or Ray on the CPU, sends weights."""
     if not proof.cpu and torch.cuda.device_count() < GPUS_APART:
         raise Skipped(f"needs {GPUS_APART} GPUs")
     missing = None if proof.cpu or find_spec("cupy") else "cupy is not installed, which verl's nccl backend imports"
     if proof.unless(missing, "weights to engines on another GPU"):
         more = ["++ray_kwargs.ray_init.num_gpus=2"] if proof.cpu else []
-        # In step 2 the learning rate is 0. Its rows are one update old. The rows of step 3 have the trainer's weights
-        # if what was sent after step 1 has arrived.
+        # The learning rate is 0 in step 2, and the rows of step 2 are one update old. The rows of step 3 were sampled
+        # with the trainer's weights if the weights that were sent after step 1 have arrived.
         schedule = [
             f"actor_rollout_ref.actor.optim.{setting}" for setting in ("lr_scheduler_type=cosine", "num_cycles=1.5")
         ]
@@ -172,7 +176,7 @@ def apart(proof: Proof) -> None:
 
 
 def killed(proof: Proof) -> None:
-    """Stage 11: an engine is killed after the first checkpoint, in the asynchronous mode; the same command resumes."""
+    """Stage 11: kill an engine after the first checkpoint in the asynchronous mode; resume with the same command."""
     overrides = [*TWO, "+mas/mode=colocate_async", *for_steps(8), "trainer.save_freq=1"]
     (program,) = commands(proof, "killed", {"": overrides})
     saved = proof.folder / "killed/checkpoints/latest_checkpointed_iteration.txt"
@@ -199,7 +203,7 @@ def killed(proof: Proof) -> None:
 
 
 def pretrained(proof: Proof) -> None:
-    """Stage 8. The tasks are those of the recipe; only the model is another one."""
+    """Stage 8: train the LLM of `--model` on the tasks of the recipes `smollm2`."""
     if proof.model is None:
         raise Skipped("needs --model")
     folder, tasks = proof.folder / "pretrained", proof.folder / "secret_words"

@@ -1,7 +1,9 @@
-"""Imported by every process of a run (VERL_USE_EXTERNAL_MODULES): logs what the process and its card hold, twenty times
-a second.
+"""Log the memory that a process and its GPU hold, twenty times a second.
 
-NVML names processes by the host's ids, which a container cannot match with its own; torch's allocator is asked inside.
+Every process of a run imports this module (VERL_USE_EXTERNAL_MODULES).
+
+NVML reports the process ids of the host, which a container cannot match with its own ids. So each process asks torch's
+allocator for its own memory.
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ from pathlib import Path
 FOLDER = "GPU_PROOF_MEMORY"
 PERIOD = 0.05
 UPDATE, ENGINE = "update_actor", "TransformersServer"
-# Part of Ray's title of a training process -> the phase of `verl-mas plan`.
+# METHODS: part of the title that Ray gives a training process -> the phase of `verl-mas plan`.
 SYNC = "update_weights"
 METHODS = {UPDATE: "update", "log_prob": "log-probs", SYNC: "weight sync"}
-# verl's method of a weight sync also wakes the KV cache, as its last action: the card is then that of a rollout.
+# verl's method of a weight sync wakes the KV cache as its last action. From then on, the GPU's memory is counted as
+# that of a rollout.
 KV_CACHE = "kv_cache"
 _kv_cache_wakes = threading.Event()
 
@@ -34,23 +37,24 @@ class Sample:
     time: float
     process: int
     title: str
-    """Ray's, which names the actor's class and the method that runs."""
+    """The process title that Ray sets, with the actor's class and the running method."""
     held: int
-    """Bytes of torch's allocator on the GPU."""
+    """Bytes of the GPU that torch's allocator has reserved in this process."""
     card: int = 0
-    """Bytes of the GPU that all processes have taken together; 0 where this one does not use it."""
+    """Bytes of the GPU that all processes use together; 0 if this process does not use the GPU."""
 
 
 def read(folder: Path) -> list[Sample]:
     lines = [line for file in sorted(folder.glob("*.jsonl")) for line in file.read_text().splitlines()]
-    # The last line of a process that was ended may be cut off.
+    # If a process was killed, its last line may be incomplete.
     return sorted((Sample(**json.loads(line)) for line in lines if line.endswith("}")), key=lambda sample: sample.time)
 
 
 def held_while_waiting(samples: list[Sample]) -> dict[int, tuple[int, int]]:
-    """Per training process: the most that it held, and the most while another one updated its policy.
+    """Return for each training process its peak memory, and its peak while another process updated a policy.
 
-    An update is what is between two samples of it: beside its ends, the last sample of another process may be older.
+    Only the time between two samples of the same update counts. Near the start and the end of an update, a sample of
+    another process may still show an earlier state.
     """
     by_process: dict[int, list[Sample]] = {}
     for sample in samples:
@@ -82,8 +86,11 @@ def engines(samples: list[Sample]) -> dict[int, int]:
 
 
 def most_by_phase(samples: list[Sample]) -> dict[str, int]:
-    """Phase of `verl-mas plan` -> the most that the card held. Where no training process works, engines start before
-    the first weight sync, and sample after it; a sample beside the begin or end of other work belongs to neither."""
+    """Return the GPU's peak memory in each phase of `verl-mas plan`.
+
+    While no training process works, the phase is the engines' start until the first weight sync, and the rollout after
+    it. A sample close to the work of a training process is skipped.
+    """
     found: dict[str, int] = {}
     working = [(sample.time, phase) for sample in samples if (phase := _phase(sample.title))]
     times = [time for time, _ in working]

@@ -1,7 +1,7 @@
 """Makes models of the width and depth of Qwen3-1.7B and 4B, with random weights: `python models.py FOLDER DEVICE`.
 
-With `cpu` they have the same form and a small width. A reply of random weights is a string of random words, and hardly
-ever ends before its limit, so that every run has rows of the same lengths.
+If DEVICE is `cpu`, the models have the same architecture but few and narrow layers. A model with random weights replies
+with random words and hardly ever ends before the limit, so the rows of all runs have the same lengths.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ SMALL = {
 
 
 def tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
-    """A token is a byte in a prompt; every other token is a word of four letters, which only a model writes."""
+    """Return a tokenizer that splits a prompt into bytes. The other tokens are words of four letters; they occur in
+    replies only."""
     made = byte_tokenizer(max_length=MAX_LENGTH)
     state = json.loads(made.backend_tokenizer.to_str())
     tokens = state["model"]["vocab"]

@@ -1,4 +1,4 @@
-"""The events of a proof as a page in Markdown, to post with a report: `python page.py proof.jsonl`."""
+"""Write the events of a proof as a page in Markdown, to post with a report: `python page.py proof.jsonl`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _failures(events: Sequence[Event]) -> Iterator[str]:
 
 
 def _runs(events: Sequence[Event]) -> Iterator[str]:
-    """Seconds of the parts of each step, and of the start."""
+    """Yield the seconds of the run's start, and a table with the seconds of each step's parts."""
     for event in _of(events, "run"):
         steps = event["steps"]
         yield from ("", f"## {event['name']}: seconds", "")

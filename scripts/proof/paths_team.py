@@ -1,4 +1,4 @@
-"""A team whose agents have the same work: each answers a long prompt, none reads another one's reply."""
+"""A team whose agents do the same work: all get the same long prompt, and no agent reads another agent's reply."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from verl_mas.workflow import Outcome, Task, Team, Workflow, instances
 
 
 class Alike(Workflow):
-    """`count` agents: path_0, path_1, ..."""
+    """A workflow in which `count` agents (path_0, path_1, ...) act once, in parallel."""
 
     count: int = 2
     repeats: int = 1
-    """How often the question is in the prompt."""
+    """Number of copies of the question in the prompt."""
 
     @property
     def agents(self) -> Sequence[str]:

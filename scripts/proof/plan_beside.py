@@ -1,4 +1,4 @@
-"""Compare the memory that a run took on its card with the prediction of `verl-mas plan`."""
+"""Compare the memory that a run took on its GPU with the prediction of `verl-mas plan`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from statistics import mean
 from proof.stage import Program, Proof
 
 GIB = 1 << 30
-# The size by which a card is sold: verl_mas/planning/hardware.py.
+# Share of a GPU's nominal size that is usable, as in verl_mas/planning/hardware.py.
 USABLE = 0.99
 CARD = "import torch; card = torch.cuda.get_device_properties(0); print(card.name, card.total_memory)"
-# The metrics of a step that the plan assumes if it has no run.
+# Name in `--assume` of `verl-mas plan` -> metric of a step that measures it.
 MEASURED = {"response": "response_length/mean", "prompt": "prompt_length/mean"}
 
 
 def compare(
     proof: Proof, taken: Mapping[str, int], arguments: list[str], steps: Mapping[int, Mapping[str, float]]
 ) -> None:
-    """Compare the plan for rows as long as the run's with `taken`, the bytes of the card by phase."""
-    # Ask in a process of its own, as torch would keep a context on the card in this process.
+    """Compare `taken`, the GPU's bytes in each phase of a run, with a plan for rows of the same mean length."""
+    # Query the GPU in another process, because in this process torch would keep a CUDA context on the GPU.
     (ended,) = proof.run(Program("card", [sys.executable, "-c", CARD]))
     size = ended.output.splitlines()[-1].rsplit(maxsplit=1)[-1]
     assumed = [
@@ -37,13 +37,13 @@ def compare(
 
 
 def estimates(output: str) -> dict[str, float]:
-    """Phase -> the most GiB that the plan expects, with usual rows."""
+    """Return for each phase the most GiB that the plan expects of any policy, for rows of average length."""
     # The command may log lines before and after the JSON.
     plan, _ = json.JSONDecoder().raw_decode(output[f"\n{output}".index("\n{") :])
     found: dict[str, float] = {}
     for policy in plan["policies"].values():
         for phase, gib in policy["expected"].items():
-            # A policy's memory while others train is not a phase of the card.
+            # A policy is "waiting" while another policy trains, so this is not a phase of the whole GPU.
             if phase != "waiting":
                 found[phase] = max(found.get(phase, 0.0), gib)
     return found

@@ -1,7 +1,7 @@
-"""Composes and checks the command in the head of every GPU recipe, as for two machines with 8 GPUs. Exit code 1 if one
-is refused.
+"""Composes and checks the command in the head of every GPU recipe, for two machines with 8 GPUs of 80 GB each.
 
-What only a machine of the run can have, such as data and engines, is not looked for.
+The exit code is 1 if a command is refused. The checks do not look for data and engines, because only the machines of
+a run have them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from verl_mas.checks.run import examine_command
 from verl_mas.planning.hardware import parse_gpus
 
 MACHINES = parse_gpus("2x8x80")
-NOT_FOR_GPUS = ("laptop", "common", "roles")  # beginnings of names of recipes
+NOT_FOR_GPUS = ("laptop", "common", "roles")  # prefixes of file names
 
 
 def refusals(recipe: Path) -> list[str]:

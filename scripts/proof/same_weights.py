@@ -1,4 +1,4 @@
-"""`python same_weights.py FOLDER FOLDER`: exit code 1 if two checkpoints of a policy have other weights."""
+"""Compare two checkpoints of a policy: `python same_weights.py FOLDER FOLDER` exits with 1 if their weights differ."""
 
 from __future__ import annotations
 

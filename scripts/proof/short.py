@@ -34,8 +34,8 @@ VERSION = "from importlib.metadata import version; print(version('sglang'))"
 
 @dataclass(frozen=True)
 class TrainerPath:
-    """A way to compute attention and log-probs, and the package that it needs. `trees`: prefixes that rows share are
-    computed once."""
+    """A way to compute attention and log-probs, and the package that it needs. With `trees`, a prefix that several rows
+    share is computed once."""
 
     attention: str
     fused: bool
@@ -61,7 +61,7 @@ PATHS = {
 
 
 def installed(proof: Proof) -> None:
-    """Stage 0: what is installed, the models, and vLLM's start with and without a compiler for CUDA."""
+    """Stage 0: record the installed packages, make the models, and start vLLM with and without a CUDA compiler."""
     training.record_machine(proof)
     models = training.program("models", str(proof.folder / "models"), "cpu" if proof.cpu else "cuda")
     proof.run(training.task_program(proof), Program("models", models))
@@ -83,7 +83,7 @@ def installed(proof: Proof) -> None:
 
 
 def without_nvcc(proof: Proof) -> dict[str, str]:
-    """Return environment variables that hide nvcc, and the kernels that were compiled with it before."""
+    """Return environment variables that hide nvcc and the kernels that were compiled earlier with nvcc."""
     empty = proof.folder / "no-nvcc"
     empty.mkdir(exist_ok=True)
     folders = os.environ.get("PATH", "").split(os.pathsep)
@@ -145,7 +145,8 @@ def pair(proof: Proof) -> None:
 
 
 def paths(proof: Proof) -> None:
-    """Stage 3: a 1.7B policy for each path, with rows of equal lengths, in one run."""
+    """Stage 3: train, in one run, a 1.7B policy for each path of the trainer. The rows of all paths have equal
+    lengths."""
     wanted = [name for name, path in PATHS.items() if proof.unless(path.missing, f"path {name}")]
     policies = {name: PATHS[name].policy(_real(proof, "1.7b")) for name in wanted}
     agents = {f"path_{number}": {"policy": name} for number, name in enumerate(wanted)}
@@ -173,7 +174,7 @@ def paths(proof: Proof) -> None:
 
 
 def stock(proof: Proof) -> None:
-    """Stage 4: a team of one agent, and verl without a team, which make their steps in turn."""
+    """Stage 4: compare a team of one agent with verl without a team. The two runs make their steps in turn."""
     shared = proof.folder / "turns"
     shared.mkdir(exist_ok=True)
     engine = _fastest_engine()

@@ -1,4 +1,4 @@
-"""A stage of the proof, what it records, and the processes that it runs. The standard library alone."""
+"""A stage of the proof, its results, and the processes that it runs. It needs only the standard library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TextIO
 
 HERE = Path(__file__).parent
 NEEDS_CUDA = "needs CUDA"
-# Runs side by side are slower than one after the other if each has fewer cores.
+# With fewer cores per run, runs at the same time take longer than runs one after the other.
 CORES_PER_RUN = 4
 TAIL = 40
 
@@ -30,7 +30,7 @@ class Stage:
     number: int
     title: str
     seconds: float
-    """Its time limit on a GPU."""
+    """Time limit of the stage on a GPU."""
     work: Callable[[Proof], None]
     needs_cuda: bool = False
 
@@ -43,20 +43,20 @@ class Program:
     command: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     may_fail: bool = False
-    """Its exit code is recorded, and no check."""
+    """If true, the exit code is recorded but not checked."""
 
 
 @dataclass(frozen=True)
 class Ended:
     exit_code: int | None
-    """None: it was killed at the time limit."""
+    """None if the process was killed at the time limit."""
     output: str
     began: float
-    """The time of day at its start."""
+    """Time of the start, in seconds since the epoch."""
 
 
 class Proof:
-    """The context of a stage: its folder, its way to run programs, and its results."""
+    """The context of all stages: the folder, the functions that run programs, and the results of the current stage."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Proof:
         self.lines.flush()
 
     def check(self, what: str, holds: bool, value: object = None) -> None:
-        """Record a fact that the stage proves, with measured values."""
+        """Record whether a claim of the stage holds, with the measured value."""
         self.passed += holds
         self.failed += not holds
         self.write("check", what=what, passed=bool(holds), value=value)
@@ -101,8 +101,7 @@ class Proof:
         return not reason
 
     def run(self, *programs: Program, all_at_once: bool = False) -> list[Ended]:
-        """Run the programs at the same time if the machine has enough cores or `all_at_once` is given, else one after
-        the other."""
+        """Run the programs, as many at the same time as the machine has cores for, or all with `all_at_once`."""
         places = len(programs) if all_at_once else (os.cpu_count() or 1) // CORES_PER_RUN
         with ThreadPoolExecutor(max(places, 1)) as threads:
             return list(threads.map(self._run, programs))
@@ -132,7 +131,7 @@ class Proof:
         return ended
 
     def start(self, program: Program, out: TextIO) -> subprocess.Popen[bytes]:
-        """Start a program in a process group of its own, which `end` ends."""
+        """Start a program in its own process group. `end` ends the whole group."""
         env = {**os.environ, "HF_HUB_OFFLINE": "1", **({"VERL_PLATFORM": "cpu"} if self.cpu else {}), **program.env}
         return subprocess.Popen(program.command, env=env, stdout=out, stderr=out, start_new_session=True)
 

@@ -1,7 +1,8 @@
-"""`python step_memory.py KIND SERVING`: one step of two engines and two trainers; a JSON line per event.
+"""`python step_memory.py KIND SERVING`: play one step of two engines and two trainers; print a JSON line per event.
 
-Each engine is a process of its own, as in a run, and is told by pipe to start, sleep, wake up and pause. The memory is
-the card's, as its driver counts it, less what was in use before and what makes a larger card one of 80 GB.
+Each engine and each trainer is a separate process, as in a run, and gets its orders (such as start, sleep, wake up and
+pause) through a pipe. The memory is that of the whole card as its driver counts it, without the memory that was in use
+before the step. On a card with more than 80 GB, a tensor fills the rest.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import torch
 
 GIB = 1 << 30
 CARD, WEIGHTS, CACHE, BUCKET = 80, 8, 24, 2
-# Parameters, gradients and both moments of 1.5 billion parameters in float32.
+# GiB of a trainer of 1.5 billion parameters in float32: the parameters, their gradients and both of Adam's moments.
 TRAINER = 24
-# A process on the GPU: its context, and what its allocator rounds up.
+# GiB that a process on the GPU always holds: its CUDA context and the rounding of its allocator.
 PROCESS = 1
 
 
@@ -29,7 +30,7 @@ def _filled(gib: int) -> torch.Tensor:
 
 
 class Engine:
-    """Weights and a cache, in the embedded engine's way: the weights wait in host memory, the cache is dropped."""
+    """The memory of the embedded engine. While it sleeps, the weights are in host memory and the cache is dropped."""
 
     def __init__(self) -> None:
         self.weights = _filled(WEIGHTS)
@@ -49,7 +50,7 @@ class Engine:
 
 
 class SglangEngine(Engine):
-    """torch_memory_saver, with the copy in host memory that verl asks SGLang for."""
+    """The memory of SGLang: torch_memory_saver, with a copy of the weights in host memory, which verl enables."""
 
     def __init__(self) -> None:
         from torch_memory_saver import torch_memory_saver as saver
@@ -74,7 +75,8 @@ class SglangEngine(Engine):
 
 
 class VllmEngine(Engine):
-    """vLLM's allocator: level 2 between steps, which drops the weights; level 1 for a time slice, which keeps them."""
+    """The memory of vLLM's allocator. `sleep` (vLLM's level 2, after the rollout) drops the weights; `pause` (level 1,
+    between time slices) keeps them in host memory."""
 
     def __init__(self) -> None:
         from vllm.device_allocator.cumem import CuMemAllocator
@@ -102,7 +104,8 @@ ENGINES = {"embedded": Engine, "sglang": SglangEngine, "vllm": VllmEngine}
 
 
 class Trainer:
-    """Its state during the update, and the bucket through which it sends weights; else nothing, as with offloading."""
+    """The memory of a trainer: its state during the update, and the bucket through which it sends weights. At other
+    times it holds nothing, because the state is offloaded."""
 
     held: torch.Tensor | None = None
 
@@ -118,7 +121,7 @@ class Trainer:
 
 
 def serve(kind: str, orders: Connection) -> None:
-    """A process, which starts and imports torch at the first order."""
+    """Run a process that carries out orders. The order `start` makes its trainer or engine."""
     made: Trainer | Engine | None = None
     while order := orders.recv():
         if order == "start":
@@ -130,7 +133,7 @@ def serve(kind: str, orders: Connection) -> None:
 
 
 class Step:
-    """The processes of a step, and the memory of the card after each order."""
+    """The processes of a step. It gives them orders and measures the memory of the card."""
 
     def __init__(self, kind: str):
         self.ends: dict[str, Connection] = {}
@@ -148,8 +151,8 @@ class Step:
             self.ends[name].recv()
 
     def measure(self, event: str, most: float) -> None:
-        """Check the memory after an order. `most`: the expected GiB beside the memory that each process always
-        holds."""
+        """Print the memory after an order. `most`: the highest expected GiB, without the memory that each process
+        always holds."""
         held = (self._base - torch.cuda.mem_get_info()[0]) / GIB
         line = {
             "event": event,
@@ -172,7 +175,8 @@ def _process(kind: str) -> Connection:
 
 
 def _preloaded(kind: str) -> AbstractContextManager[object]:
-    """torch_memory_saver replaces functions of CUDA in processes that start in this context."""
+    """Return a context for the start of a process of this kind. With it, torch_memory_saver can replace CUDA's
+    functions in a process of SGLang."""
     if kind != "sglang":
         return nullcontext()
     from torch_memory_saver import configure_subprocess
@@ -182,7 +186,7 @@ def _preloaded(kind: str) -> AbstractContextManager[object]:
 
 
 def synchronise(step: Step, name: str, beside: int) -> None:
-    """A policy's engine wakes up and gets its weights, `beside` GiB of other engines."""
+    """Wake up the engine of a policy and send it weights. `beside`: GiB that other engines hold meanwhile."""
     step.tell(name, "wake_weights")
     step.tell(f"trainer of {name}", "bucket")
     step.measure(f"{name} gets weights", beside + WEIGHTS + BUCKET)

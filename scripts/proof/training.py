@@ -1,4 +1,4 @@
-"""Runs of `python -m verl.trainer.main_ppo`, as a user types them, and what they leave: metrics, spans, memory."""
+"""Start runs with a user's command, `python -m verl.trainer.main_ppo`, and read their metrics, spans and memory."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from proof import memory_log, turns
 from proof.stage import HERE, Program, Proof, end
 
 PACKAGES = "verl-mas verl torch transformers ray tensordict vllm sglang flash-attn flashinfer-python peft".split()
-# Large enough on a GPU to distinguish what a waiting policy holds from what every process holds.
+# Size of the large model on a GPU. A smaller model would not stand out from the memory that every process holds.
 PARAMETERS = 100_000_000
 CORRELATION, GRADIENT = "training/rollout_actor_probs_pearson_corr", "actor/grad_norm"
-# Metrics of a step that a "run" event repeats; the rest is in the run's metrics.jsonl.
+# Parts of the names of the metrics that a "run" event repeats; all metrics are in the run's metrics.jsonl.
 REPEATED = ("timing_s/", "/timing/", "training/rollout_", "staleness")
 MAIN = "verl.trainer.main_ppo"
 TEAM = ("+mas=solver_verifier", "algorithm.adv_estimator=agent_grpo")
@@ -35,7 +35,7 @@ class Run:
     steps: dict[int, dict[str, float]]
 
     def values(self, ending: str) -> list[float]:
-        """Return the values of a metric: of every step and every policy."""
+        """Return the values of all metrics with this ending, so that a metric of every policy is included."""
         return [value for step in self.steps.values() for key, value in step.items() if key.endswith(ending)]
 
     def checkpoint(self, step: int) -> Path:
@@ -67,7 +67,7 @@ def train(
     python: str = sys.executable,
     all_at_once: bool = False,
 ) -> list[Run]:
-    """Train runs whose names begin with `name`; raises nothing if one fails, as that is recorded."""
+    """Train the runs of `wanted`, whose names begin with `name`. A run that fails raises no error; it is recorded."""
     programs = commands(proof, name, wanted, team=team, env=env, python=python)
     ended = proof.run(*programs, all_at_once=all_at_once)
     runs = [Run(folder, steps_of(folder)) for folder in (proof.folder / f"{name}{kind}" for kind in wanted)]
@@ -77,7 +77,8 @@ def train(
 
 
 def record(proof: Proof, run: Run, began: float) -> None:
-    """Write the seconds of the start and of each part of each step. `began`: the time of the command."""
+    """Write the seconds of the run's start and the repeated metrics of each step. `began`: the time at which the
+    command started."""
     steps = {
         number: {key: value for key, value in step.items() if any(part in key for part in REPEATED)}
         for number, step in run.steps.items()
@@ -86,7 +87,7 @@ def record(proof: Proof, run: Run, began: float) -> None:
 
 
 def start_spans(folder: Path, began: float) -> dict[str, float]:
-    """Return the seconds of each part of the start, from the run's timeline, and of the whole start."""
+    """Return the seconds of the whole start and of each of its parts, as the run's timeline has them."""
     file = folder / "checkpoints" / "timeline.json"
     lines = file.read_text().splitlines()[1:] if file.exists() else []
     spans: dict[str, float] = {}
@@ -119,12 +120,13 @@ def commands(
 
 
 def logged(proof: Proof, program: Program, folder: Path) -> Program:
-    """Return the environment of a run, which writes its metrics and the memory of its processes into the folder."""
+    """Return the program with variables that make a run log its metrics into `folder`, and the memory of its
+    processes into the folder `memory` of the proof."""
     variables = {"VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"), "PYTHONPATH": _path()}
     variables |= {"VERL_USE_EXTERNAL_MODULES": "proof.memory_log,proof.turns"}
     of_turns = {name: value for name, value in program.env.items() if name == turns.FOLDER}
     variables |= {memory_log.FOLDER: str(memory_folder(proof)), **of_turns}
-    # A cluster that was started before the run does not have its variables.
+    # Send the variables to Ray as well, because a cluster that started before the run does not have them.
     sent = [f"++ray_kwargs.ray_init.runtime_env.env_vars.{name}='{value}'" for name, value in variables.items()]
     return Program(program.name, [*program.command, *sent], {**variables, **program.env})
 
@@ -185,7 +187,7 @@ def is_stale(proof: Proof, run: Run) -> None:
 
 @contextmanager
 def memory(proof: Proof) -> Iterator[list[memory_log.Sample]]:
-    """A context whose value gets the memory of the stage's processes at the end."""
+    """Yield a list that receives the memory samples of the stage's processes when the context ends."""
     folder = memory_folder(proof)
     found: list[memory_log.Sample] = []
     shutil.rmtree(folder)
@@ -204,7 +206,8 @@ def memory_folder(proof: Proof) -> Path:
 
 @contextmanager
 def nvml(proof: Proof) -> Iterator[None]:
-    """Records the most that NVML saw in each process: what torch does not count, such as contexts, is in it."""
+    """Record the peak memory of each process as NVML reports it. It includes memory that torch does not count, such
+    as CUDA contexts."""
     if not shutil.which("nvidia-smi"):
         yield
         return

@@ -1,6 +1,9 @@
-"""Imported by every process of a run (VERL_USE_EXTERNAL_MODULES): runs that start together make their steps in turn.
+"""Make two runs that start together take turns with their steps.
 
-Starts then overlap, and each step has the machine for itself; both runs see the same machine at the same time of day.
+Every process of a run imports this module (VERL_USE_EXTERNAL_MODULES).
+
+The starts overlap, but each step has the machine to itself. Because the steps alternate, a change in the machine's
+speed affects both runs.
 """
 
 from __future__ import annotations
@@ -16,9 +19,9 @@ from wrapt import register_post_import_hook
 
 FOLDER = "GPU_PROOF_TURNS"
 RUNS = 2
-# Seconds in which the other run may start; after that, this one goes on alone.
+# Seconds to wait for the other run's start. After that, this run continues alone.
 PATIENCE = 600.0
-# The seconds that a step waited: `timing_s/turn`.
+# Name of the timer of the seconds that a step waited for its turn: `timing_s/turn`.
 TURN = "turn"
 
 

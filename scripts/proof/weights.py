@@ -1,6 +1,6 @@
-"""Stage 5: verl's bucketed weight transfer, as two policies on one GPU use it at the same time.
+"""Stage 5: verl's bucketed weight transfer, used by two policies on one GPU at the same time.
 
-It is the path of verl's vLLM engine; over CUDA IPC on a GPU, over shared memory on the CPU.
+verl sends weights to its vLLM engine in this way. The transfer uses CUDA IPC on a GPU and shared memory on the CPU.
 """
 
 from __future__ import annotations

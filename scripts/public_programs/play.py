@@ -1,17 +1,17 @@
-"""Play public programs through the gateway with scripted replies, and compare the rows with their requests.
+"""Run public programs through the gateway with scripted replies, and compare the rows with the programs' requests.
 
     PYTHONPATH=tests/support python scripts/public_programs/play.py [--sources FOLDER] [--work runs/programs] [NAME ...]
 
-The programs are in programs.yaml. They are fetched at the commits named there, or taken from `--sources`, which has a
-git repository per OWNER/NAME; none of them is part of this one. Each plays a session whose agents are policies of
-verl's client with a scripted engine. A program passes if
+programs.yaml lists the programs; none is part of this repository. They are fetched at the commits in that file, or
+taken from `--sources`, a folder with a git repository at each OWNER/NAME. Each program runs one session whose agents
+are policies of verl's client with a scripted engine. A program passes if
 
 - it ends without a fault, after the expected numbers of acts and rows of each agent;
 - every token that was sampled is trained on exactly once;
-- the tokens of each prompt are what the chat template renders of the body of its request, which is read here a second
-  time, by tests/support/reference_rows.py.
+- the tokens of each prompt equal the chat template's rendering of the request's body, which
+  tests/support/reference_rows.py reads independently of the gateway.
 
-It prints a line per program, and fails if a program does.
+The script prints one line per program, and its exit code is 1 if a program fails.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ HERE = Path(__file__).parent
 SETTINGS: Json = yaml.safe_load((HERE / "programs.yaml").read_text())
 LENGTHS = {"prompt_length": 200_000, "response_length": 200_000}
 TIMEOUT_S = 300
-# A template like Qwen's: schemas of tools in the system prompt, and results of tools in messages of the user.
+# A template like Qwen's, in which the tools' schemas come first, before the messages.
 TEMPLATE = (
     "{% for tool in tools or [] %}{{ tool | tojson }}\n{% endfor %}"
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
@@ -61,14 +61,17 @@ TEMPLATE = (
 )
 TOKENIZER = byte_tokenizer(max_length=1 << 20)
 TOKENIZER.chat_template = TEMPLATE
-# The gateway's own words before the schema of a typed reply.
+# The text that the gateway adds before the schema of a typed reply.
 SCHEMA = re.compile(r"(\n\n)?Reply with one JSON value of this schema, and nothing else:\n")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """An entry of programs.yaml. `blocks` are those of a page, written to the file that is run, with `then` after them;
-    `start` is a file that runs the program."""
+    """An entry of programs.yaml.
+
+    `blocks` are indices of code blocks on a page. These blocks, and then `then`, are written to the file that is run.
+    `start` is the text of a file that runs the program.
+    """
 
     name: str
     source: str
@@ -86,7 +89,7 @@ class Program:
     rows: Mapping[str, str]
 
     def prepare(self, repository: Path, folder: Path) -> None:
-        """Put the program's files into a folder of its own, with its edits."""
+        """Write the program's files, with its edits, into a new folder."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         archive = ["git", "-C", repository, "archive", SETTINGS["sources"][self.source], "--", *self.files]
@@ -106,8 +109,8 @@ class Program:
             (folder / self.run[0]).write_text(self.start)
 
     async def play(self, runs: str) -> tuple[Session, list[Exchange]]:
-        """Play the program in the current folder. Return its session and its requests."""
-        # Fork servers of programs are told apart by their files.
+        """Run a session of the program in the current folder. Return the session and the program's requests."""
+        # The paths are absolute, because programs with the same paths in their commands would share a fork server.
         command = [runs, *(os.path.abspath(word) if os.path.isfile(word) else word for word in self.run)]
         clients = {name: scripted_policy(TOKENIZER, Script(each), **LENGTHS)[0] for name, each in self.replies.items()}
         program = ReferredProgram(
@@ -121,8 +124,10 @@ class Program:
 
 
 class Script:
-    """The replies of an agent in order, of which the last one repeats. `{"of": PATTERN, "text": ...}` fills in what the
-    prompt has."""
+    """The replies of an agent, in order. The last reply repeats.
+
+    In `{"of": PATTERN, "text": ...}`, the last match of the pattern in the prompt is filled into the text.
+    """
 
     def __init__(self, replies: Sequence[str | Json]):
         self._replies = replies
@@ -138,7 +143,7 @@ class Script:
 
 
 def _json(**fields: object) -> str:
-    # The arguments as the reference reads them.
+    # Sort the keys of the arguments, as the reference does.
     return json.dumps({**fields, "arguments": json.loads(json.dumps(fields["arguments"], sort_keys=True))})
 
 
@@ -151,7 +156,7 @@ class Exchange:
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Exchange]]:
-    """Record the requests of programs meanwhile, as bytes of HTTP."""
+    """Record the HTTP requests that programs send to the gateway inside the `with` block, and the replies."""
     exchanges: list[Exchange] = []
     inner = GatewayServer.__call__
 
@@ -178,7 +183,7 @@ def recorded() -> Iterator[list[Exchange]]:
 
 
 def _whole(reply: str) -> Json:
-    """The body of a reply; of a stream, the response that its last event has, if there is one."""
+    """Return the body of a reply. For a stream, return the response in its last event, or {} if that has none."""
     if not reply.startswith(("event:", "data:")):
         whole: Json = json.loads(reply)
         return whole
@@ -188,7 +193,7 @@ def _whole(reply: str) -> Json:
 
 
 def prompts(exchanges: Sequence[Exchange]) -> Iterator[str]:
-    """Render the prompts of the requests."""
+    """Yield the prompt of each request, as the chat template renders it."""
     served = {item["id"]: item for each in exchanges for item in each.reply.get("output", ())}
     inputs: dict[str | None, list[Any]] = {None: []}
     for each in exchanges:
@@ -214,7 +219,7 @@ def _chat(message: Message) -> Json:
 
 
 def _schema(tool: Json) -> Json:
-    """Write a tool of any dialect in the form of chat completions."""
+    """Return a tool of any dialect in the format of the chat completions API."""
     if "function" in tool:
         return tool
     described = {"description": tool["description"]} if tool.get("description") is not None else {}
@@ -223,7 +228,7 @@ def _schema(tool: Json) -> Json:
 
 
 def trained(reply: Reply) -> str:
-    """The prompt of an act in the tokens of its row."""
+    """Return the text of an act's prompt, decoded from the tokens of the act's row."""
     made = reply.generation
     return SCHEMA.sub("", TOKENIZER.decode([*made.prompt_ids, *made.response_ids][: -made.sampled]))
 
@@ -254,7 +259,7 @@ def problems(program: Program, session: Session, exchanges: Sequence[Exchange]) 
 
 
 def code_blocks(page: Path, numbers: Sequence[int]) -> Iterator[str]:
-    """Return the code of a notebook's cells, or of a page's blocks."""
+    """Yield the code of a notebook's cells, or of a page's blocks, at these indices."""
     if page.suffix == ".ipynb":
         blocks = ["".join(cell["source"]) for cell in json.loads(page.read_text())["cells"]]
     else:
@@ -280,7 +285,7 @@ def interpreter(name: str, work: Path) -> str:
     if "npm" in about:
         if not folder.exists():
             subprocess.run(["npm", "install", "--silent", "--prefix", folder, *about["npm"]], check=True)
-        # Node looks for packages beside the programs and above them.
+        # Node looks for `node_modules` in a program's folder and in the folders above it.
         (work / "programs" / "node_modules").unlink(missing_ok=True)
         (work / "programs" / "node_modules").symlink_to(folder / "node_modules")
         return shutil.which("node") or "node"
@@ -291,7 +296,7 @@ def interpreter(name: str, work: Path) -> str:
 
 
 def outcome(program: Program, sources: Path | None, work: Path) -> str:
-    """Play a program and say why it fails; empty if it passes."""
+    """Run a program and return why it fails; an empty string if it passes."""
     folder = work / "programs" / program.name
     try:
         program.prepare(repository(program.source, sources, work), folder)

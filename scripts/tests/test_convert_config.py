@@ -16,7 +16,7 @@ convert = importlib.util.module_from_spec(SCRIPT)
 SCRIPT.loader.exec_module(convert)
 
 OF_AGENTS = "agent.agent_specific_parameters.actor"
-MATH = [  # What decides in examples/drmas_trainer/run_math.sh of Dr. MAS at 19c632b
+MATH = [  # The relevant settings of examples/drmas_trainer/run_math.sh of Dr. MAS at 19c632b
     *("algorithm.adv_estimator=grpo", "algorithm.group_by_agent_id=True", "data.train_batch_size=32"),
     *("data.max_prompt_length=8192", "data.max_response_length=4096", "data.truncation=middle"),
     *(
@@ -56,7 +56,7 @@ models:
     path: "${base_models.policy_0.path}"
     name: shared
     ppo_trainer_config: {filter_method: mean, filter_ratio: 0.5, data: {max_prompt_length: "${data.max_prompt_length}"}}
-"""  # What decides in pettingllms/config/stateful/stateful_L1_prompt.yaml of PettingLLMs at a054fb1
+"""  # The relevant settings of pettingllms/config/stateful/stateful_L1_prompt.yaml of PettingLLMs at a054fb1
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_dr_mas_with_an_llm_per_agent(converted):
     config = converted("drmas", *MATH)
     assert config.mas.policies.verifier.overrides.actor.optim.lr == 2e-6 and len(config.mas.policies) == 2
     assert config.actor_rollout_ref.model.path == "Qwen/Qwen3-4B" and config.actor_rollout_ref.rollout.n == 8
-    # What their configuration has where the user gives nothing.
+    # This value is the default of Dr. MAS, because MATH does not set it.
     assert config.actor_rollout_ref.actor.entropy_coeff == 0.001
     assert config.algorithm.adv_estimator == "agent_grpo" and config.mas.updates_per_step == 1
 

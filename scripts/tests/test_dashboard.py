@@ -90,7 +90,7 @@ def test_tensorboard_reads_the_layout_and_finds_every_metric_by_it(run, tmp_path
     assert found.keys() == expected.keys()
     for section, charts in expected.items():
         for title, names in charts.items():
-            # TensorBoard, too, matches an expression only at the beginning of a name.
+            # Like `re.match`, TensorBoard matches an expression only at the beginning of a name.
             shown = [name for name in STEP if any(re.compile(tag).match(name) for tag in found[section][title])]
             assert sorted(shown) == sorted(names)
     assert not (logs / "dashboard" / "earlier").exists()

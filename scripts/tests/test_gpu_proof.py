@@ -51,7 +51,7 @@ LONG = gpu_proof.ORDERS["long"]
 
 @pytest.fixture
 def prove(tmp_path):
-    """Run stages; the exit code and the events."""
+    """Return a function that runs stages and returns the exit code and the events."""
 
     def prove(*stages: Stage, cpu: bool = True, model: Path | None = None):
         out = tmp_path / "proof.jsonl"
@@ -81,7 +81,7 @@ def test_a_program_that_takes_too_long_is_ended_and_fails_its_stage(prove):
         proof.run(Program("sleeps", [sys.executable, "-c", "import time; time.sleep(600)"]))
 
     start = time.monotonic()
-    # Ten times the limit on the CPU.
+    # On the CPU a stage has ten times its limit: here one second.
     code, events = prove(Stage(0, "sleeps", 0.1, sleeps))
     assert time.monotonic() - start < 60
     assert code == 1
@@ -123,7 +123,7 @@ def test_the_limits_of_the_short_order_are_fourteen_minutes():
 
 
 def test_runs_that_take_turns_never_have_a_step_at_once_and_go_on_when_one_ends(tmp_path):
-    """Two processes with verl's own trainer class, whose steps write when they begin and end."""
+    """Run two processes with verl's own trainer class. Each step prints the times of its begin and its end."""
     program = f"""
 import os, sys, time
 sys.path.insert(0, {str(ROOT / "scripts")!r})
@@ -180,7 +180,7 @@ def of(process: int, title: str, *held: tuple[float, int]) -> list[Sample]:
 def test_what_a_policy_holds_while_another_one_updates_is_told_from_what_it_holds_itself():
     idle, update = "ray::Workers", "ray::Workers.actor_rollout_update_actor"
     a = [*of(1, idle, (0, 5), (4, 7), (6, 40)), *of(1, update, (1, 90), (3, 80))]
-    # At 0.9 and 3.1 b holds its own work's memory: one of its updates ends, or begins, beside the one of a.
+    # At 0.9 and 3.1, b still or already holds the memory of its own update, so these two samples do not count.
     b = [*of(2, idle, (0.9, 70), (2, 6), (3.1, 60)), *of(2, update, (3.5, 80), (5, 85))]
     other = [Sample(4, 3, "ray::TransformersServer", 30)]
     samples = sorted([*a, *b, *other], key=lambda sample: sample.time)
@@ -189,7 +189,7 @@ def test_what_a_policy_holds_while_another_one_updates_is_told_from_what_it_hold
 
 
 def test_the_memory_of_the_card_is_told_by_phase():
-    """Beside the begin and the end of an update the card may hold what no phase of the plan has."""
+    """Ignore samples close to the begin and the end of a phase, where the card may hold memory of two phases."""
 
     def card(title: str, *held: tuple[float, int]) -> list[Sample]:
         return [Sample(time, 1, title, 0, size) for time, size in held]
@@ -204,7 +204,7 @@ def test_the_memory_of_the_card_is_told_by_phase():
 
 
 def test_a_weight_sync_ends_where_the_kv_cache_wakes(tmp_path):
-    """In a process of its own, as the log writes until the process ends; verl's base class is the real one."""
+    """Use a separate process, because the memory log writes until its process ends. verl's base class is real."""
     program = f"""
 import asyncio, os, sys, time
 sys.path.insert(0, {str(ROOT / "scripts")!r})
@@ -258,7 +258,7 @@ def test_the_page_has_the_seconds_of_a_start_and_of_the_parts_of_each_step(tmp_p
     lines = io.StringIO()
     training.record(Proof(tmp_path, lines, cpu=True), training.Run(tmp_path / "pair", steps), began - 60)
     (event,) = (json.loads(line) for line in lines.getvalue().splitlines())
-    # The first step is no part of the start.
+    # The start ends where the first step begins, so the update in that step does not count.
     assert event["start"] == {"from the command to the first step": pytest.approx(60, abs=1)}
     shown = page([event])
     assert "| policy/a/timing/update | 2.50 | - |" in shown and "| timing_s/step | 4.00 | 3.00 |" in shown
@@ -278,7 +278,7 @@ def test_the_page_has_every_stage_and_why_a_check_failed_or_was_not_made(prove):
 
 
 class Ledger(step_memory.Step):
-    """What the orders of a step hold, without processes."""
+    """A step without processes that adds up the memory that its orders take."""
 
     def __init__(self):
         self.held, self.events = {}, []
@@ -304,7 +304,7 @@ def test_what_stage_6_expects_is_what_its_orders_hold_and_fits_the_card(serving)
 
 
 class Commands(Proof):
-    """Checks the training commands of a stage, as for a run on another machine, and runs nothing."""
+    """A proof that runs no program. It only checks the training commands of a stage, as if for another machine."""
 
     def __init__(self, folder: Path, *, gpus: int):
         super().__init__(folder, io.StringIO(), cpu=False)
@@ -318,7 +318,7 @@ class Commands(Proof):
                 new = [argument for argument in program.command[3:] if "resume" not in argument]
                 folder = f"trainer.default_local_dir={self.folder}/{program.name}-new"
                 self.reports[program.name] = examine_command([*new, *self.machine, folder])
-        # As of SGLang's version: the one that the checks assume where it is not installed.
+        # The output stands for SGLang's version. The checks assume this version if SGLang is not installed.
         return [Ended(0, "0.5.12", 0.0) for _ in programs]
 
     def start(self, program: Program, out):
@@ -327,9 +327,9 @@ class Commands(Proof):
 
 
 def write_sparse(config: Qwen3Config, file: Path) -> None:
-    """Weights of real size that take no disk: all but the first number are a hole in the file."""
+    """Write weights of real size into a sparse file, which takes almost no space on the disk."""
     with torch.device("meta"):
-        parameters = Qwen3ForCausalLM(config).named_parameters()  # the tied output layer is none of them
+        parameters = Qwen3ForCausalLM(config).named_parameters()  # the tied output layer is not among them
     header, end = {}, 0
     for name, parameter in parameters:
         begin, end = end, end + 2 * parameter.numel()

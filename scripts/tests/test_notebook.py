@@ -1,4 +1,4 @@
-"""The notebook, executed whole as a reader executes it, with fewer steps."""
+"""Test of the notebook: all cells are executed in order, as by a reader, but with fewer training steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ nbclient = pytest.importorskip("nbclient", reason='needs Jupyter: pip install ".
 
 def test_the_notebook_trains_a_team_and_shows_its_run_and_a_session(tmp_path, monkeypatch):
     monkeypatch.setenv("STEPS", "3")
-    # Jupyter starts Python outside of the repository, and `!verl-mas` in a shell.
+    # Jupyter starts Python outside of the repository, and `!verl-mas` in a shell, so both need these paths.
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     notebook = nbformat.read(NOTEBOOK, as_version=4)

@@ -1,7 +1,7 @@
-"""What verl-mas relies on in verl beyond its public functions and classes: overrides, private names, texts, keys.
+"""The parts of verl that verl-mas uses beyond public functions and classes: overrides, private names, texts, keys.
 
-The tables are data, in `overridden.json` and `contract.yaml`. `differences` compares them with the verl that is
-installed, whose source is read, not imported; a test proves that no override and no private name is missing.
+The tables are data, in `overridden.json` and `contract.yaml`. `differences` compares them with the installed verl,
+whose source is read but not imported. A test checks that the tables have every override and every private name.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from verl_mas.verl_ import VERSION
 __all__ = ["VERSION"]  # The version that the tables describe.
 _HERE = Path(__file__).parent
 _TABLES = read_yaml(_HERE / "contract.yaml")
-# Class of verl -> method that a class of ours overrides -> its parameters. Made by `scripts/lock_overrides.py`.
+# Class of verl -> method that verl-mas overrides -> the method's parameters. Made by `scripts/lock_overrides.py`.
 OVERRIDDEN: dict[str, dict[str, str]] = json.loads((_HERE / "overridden.json").read_text(encoding="utf-8"))
-# The file explains each entry.
+# contract.yaml explains each entry of these tables.
 USED: dict[str, dict[str, str | None]] = _TABLES["used"]
 MIXED_INTO: dict[str, str] = _TABLES["mixed_into"]
 TEXTS: dict[str, dict[str, int]] = _TABLES["texts"]
@@ -34,7 +34,10 @@ KEYS: list[str] = _TABLES["keys"]
 
 @dataclass(frozen=True)
 class Deviation:
-    """`breaks`: something that we call or override has changed. Else the change should be reviewed."""
+    """A difference from the tables. With `breaks`, verl-mas calls or overrides this part, so it may fail.
+
+    Without `breaks`, the change should only be reviewed.
+    """
 
     what: str
     seen: str
@@ -93,7 +96,7 @@ def _keys() -> Iterator[Deviation]:
 
 
 def generated_config() -> DictConfig:
-    """verl's own configuration, as composed in its release."""
+    """Return verl's own configuration, as its release contains it in composed form."""
     verl = file_of("verl")
     assert verl is not None
     config = OmegaConf.load(verl.parent / "trainer/config/_generated_ppo_trainer.yaml")
@@ -104,4 +107,4 @@ def generated_config() -> DictConfig:
 def is_setting(config: DictConfig, key: str) -> bool:
     parent, _, name = key.rpartition(".")
     section = OmegaConf.select(config, parent)
-    return isinstance(section, DictConfig) and name in section.keys()  # noqa: SIM118  # `in` leaves out what is ???
+    return isinstance(section, DictConfig) and name in section.keys()  # noqa: SIM118  # `in` ignores missing values

@@ -1,4 +1,4 @@
-"""Sources of verl, verl-mas and engines as syntax trees: definitions and base classes by name. Nothing is imported."""
+"""Find definitions and base classes in the sources of verl, verl-mas and engines, without importing them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Definition:
 
 
 def find(path: str) -> Definition | None:
-    """`module:name` or `module:Class.member`; imports and base classes are followed."""
+    """Find `module:name` or `module:Class.member`, also through imports and base classes. Return None if missing."""
     module, _, names = path.partition(":")
     name, _, member = names.partition(".")
     definition = named(module, name)
@@ -35,7 +35,7 @@ def find(path: str) -> Definition | None:
 
 @cache
 def ancestors(definition: Definition) -> tuple[Definition, ...]:
-    """A class and its base classes, nearest first."""
+    """Return a class and its base classes, nearest first."""
     line = [definition]
     for base in getattr(definition.node, "bases", []):
         parent = named(definition.module, root_of(base))
@@ -45,7 +45,8 @@ def ancestors(definition: Definition) -> tuple[Definition, ...]:
 
 @cache
 def own_members(definition: Definition) -> dict[str, Definition]:
-    """What a class defines itself: methods, class attributes, and attributes that its methods assign to `self`."""
+    """Return the members that a class itself defines: methods, class attributes, and attributes that its methods
+    assign to `self`."""
     members: dict[str, ast.AST] = {}
     for node in ast.walk(definition.node):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
@@ -57,7 +58,7 @@ def own_members(definition: Definition) -> dict[str, Definition]:
 
 @cache
 def named(module: str, name: str) -> Definition | None:
-    """The definition of a name at the top of a module, or imported anywhere in it."""
+    """Return the definition of a name that a module defines at its top level, or imports anywhere."""
     node = _names(module).get(name)
     if isinstance(node, ast.ImportFrom):
         (original,) = (alias.name for alias in node.names if name == (alias.asname or alias.name))
@@ -83,9 +84,10 @@ def _names(module: str) -> dict[str, ast.AST]:
 
 
 def names_in(tree: ast.Module) -> dict[str, ast.AST]:
-    """What a module defines or imports, by name; `*` for all names of another module."""
+    """Return the definitions and imports of a module by name. The name `*` is an import of all names of another
+    module."""
     names: dict[str, ast.AST] = {alias.asname or alias.name: node for node in _imports(tree) for alias in node.names}
-    # Including definitions under a condition or in a `try`.
+    # Definitions under a condition, in a `try` or in a `with` are included.
     pending: list[ast.AST] = [tree]
     while pending:
         for node in ast.iter_child_nodes(pending.pop()):
@@ -110,7 +112,7 @@ def _defines(node: ast.AST) -> list[str]:
 
 
 def root_of(node: ast.AST) -> str:
-    """`a` of `a.b.c`, `a[b].c` and `a().b`."""
+    """Return the leftmost name of an expression: `a` for `a.b.c`, `a[b].c` and `a().b`."""
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""
@@ -130,7 +132,7 @@ def tree_of(module: str) -> ast.Module | None:
 
 
 def source_of(module: str) -> str:
-    """Return the source of a module; empty if there is no such module."""
+    """Return the source of a module, or an empty string if the module does not exist."""
     path = file_of(module)
     return path.read_text() if path else ""
 
@@ -138,7 +140,7 @@ def source_of(module: str) -> str:
 @cache
 def file_of(module: str) -> Path | None:
     top, *rest = module.split(".")
-    # For a top-level package this imports nothing; for a submodule it would.
+    # Call find_spec for the top-level package only, because for a submodule it would import the package.
     spec = importlib.util.find_spec(top) if top in PACKAGES else None
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -147,7 +149,8 @@ def file_of(module: str) -> Path | None:
 
 
 def parameters(node: ast.AST) -> str | None:
-    """A function's parameters as the contract writes them, `=` for an optional one; None if it is not a function."""
+    """Return a function's parameters as the contract writes them, with `=` after each optional parameter. Return None
+    if the node is not a function."""
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return None
     a = node.args
@@ -160,13 +163,13 @@ def parameters(node: ast.AST) -> str | None:
 
 
 def is_dataclass(found: Definition) -> bool:
-    """Whether a class or one of its base classes is decorated as a dataclass."""
+    """Return whether a class or one of its base classes is decorated as a dataclass."""
     decorators = [each for line in ancestors(found) for each in getattr(line.node, "decorator_list", [])]
     return any("dataclass" in ast.unparse(each) for each in decorators)
 
 
 def takes(found: Definition) -> dict[str, bool]:
-    """The parameters of a function, or the fields of a class that is made of them, and whether each is required."""
+    """Return the parameters of a function, or the annotated fields of a class, and whether each is required."""
     if isinstance(found.node, ast.ClassDef):
         lines = [node for own in reversed(ancestors(found)) for node in getattr(own.node, "body", [])]
         fields = [node for node in lines if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]

@@ -1,1 +1,1 @@
-"""A file per task: its arms, and the claims about them."""
+"""One module per task, with the arms of the task and the claims about them."""

@@ -1,4 +1,4 @@
-"""What a task of the evidence is: groups of arms that are compared, and claims about them."""
+"""A task of the evidence: groups of arms that are compared, and claims about the arms."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from benchmarks.evidence.claims import Claim
 
 @dataclass(frozen=True)
 class Group:
-    """Arms that share a table, which is named `name` in the page; differences are from the first."""
+    """Arms that share the table `name` of the page. The table has each arm's difference from the first arm."""
 
     name: str
     arms: tuple[Arm, ...]
     controls: tuple[str, ...] = ()
-    # Whether the page shows what one baseline would leave of each agent's signal.
+    # Whether the page shows the share of each agent's signal that would remain with one baseline for the team.
     signals: bool = False
 
 

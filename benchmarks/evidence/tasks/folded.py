@@ -1,5 +1,5 @@
-"""Folded pages: an agent that reads in branches, the same agent with a history that is cut, and one that repeats its
-notes in every turn."""
+"""Folded pages: an agent that reads pages in branches, the same agent with a cut history instead, and an agent that
+repeats its notes in every turn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.evidence.claims import Claim, gain, gap, success
 from benchmarks.evidence.tasks.base import Group, Task
 
 STEPS = 6
-# Of six values the last two are in what is left of the history; another one is guessed right in one of eight.
+# The cut history has the last two of the six values. For each other value, one guess in eight is right.
 FLOOR = (2 + 4 / 8) / 6
 
 
@@ -30,7 +30,7 @@ TRIAL = Trial(
         "actor_rollout_ref.actor.optim.lr=7e-4",
     ),
 )
-# As many tokens are generated per step; a prompt and its reply are as long as those of the agent that folds.
+# Prompts and replies are as long as those of the folding agent. `tasks` makes the generated tokens per step as many.
 WINDOW = (
     "mas.workflow.name=WindowPages",
     "++mas.agents.solver.truncation=drop_oldest",
@@ -45,7 +45,7 @@ def arm(name: str, *overrides: str) -> Arm:
 
 FOLDED = arm("folded")
 CUT = arm("cut", *WINDOW, *tasks(16))
-# The fair rival: it forgets nothing, either.
+# The fair comparison: like the folding agent, this agent forgets nothing.
 NOTES = arm("notes", *WINDOW, "++mas.workflow.args.mark=' #'", *tasks(11))
 
 TASK = Task(

@@ -1,4 +1,4 @@
-"""Guide and driver: split-view Plan-Path, in which a role cannot do the other's part."""
+"""Guide and driver: Plan-Path with a split view, in which neither role can do the other role's part."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from benchmarks.evidence.tasks.base import Group, Task
 TEAM = "guide_driver"
 GUIDE, DRIVER = "guide", "driver"
 STEPS = 24
-# The exact upper bound of a driver without messages on the held-out boards: `blind_bound`.
+# The exact success of the best driver without messages on the held-out boards (`floors.blind_bound`).
 FLOOR = 0.636
 
 
-# The defaults, pinned because they change results.
+# The default options of the warm-up, written out because a change of the defaults would change the results.
 WARM_UP = (
     *("--warm-up", "hidden=32", "layers=2", "initial=0.1", "steps=1000", "batch=128", "learning_rate=3e-3"),
     *("lessons=120000", "texts=100", "vocabulary=259"),
@@ -70,12 +70,12 @@ ALL, PART = alone("all"), alone("part")
 SWAPPED = played("swapped", Played(APART.name, DRIVER), Played(APART.name, GUIDE))
 OTHER = played("other_partner", Played(APART.name, GUIDE), Played(APART.name, DRIVER, later=True))
 
-# prime-rl's gate: a board whose sessions agree is replaced by another one. If a third of them does, 11 boards to train
-# on take as many replies as 16 without a gate.
+# prime-rl's gate: another board replaces a board whose sessions all end alike. If this happens to a third of the
+# boards, 11 trained boards take as many replies as 16 boards without the gate.
 GATE = ("mas.filter.drop=uniform", "mas.filter.by=acc", "mas.filter.refill=true")
 ADMITTED = arm("admitted", *AGENT, *GATE, "data.train_batch_size=11", "actor_rollout_ref.actor.ppo_mini_batch_size=11")
 
-# The guide speaks once and the driver moves up to six times, so it matters how often an act counts.
+# The guide acts once per session and the driver up to six times, so weights per act and per session differ.
 OFFSET = (
     "mas.workflow.name=UnevenGuide",
     f"mas.workflow.path={Path(__file__).parents[1] / 'uneven_guide.py'}",
@@ -85,10 +85,10 @@ OFFSET_AGENT = arm("offset_agent", *OFFSET, *AGENT)
 OFFSET_TEAM = arm("offset_team", *OFFSET, *using("team_grpo"))
 OFFSET_PER_ACT = arm("offset_team_per_act", *OFFSET, *using("team_grpo", "weighting=per_act"))
 
-# The guide sees the map as a picture. Its control is the picture of another board, in the same validation.
+# In this arm the guide sees the map as a picture. In its control, the guide sees the picture of another board.
 PICTURES = "+recipe=guide_driver/laptop_picture"
 SEEING_TRIAL = replace(TRIAL, settings=(PICTURES, *TRIAL.settings[1:]))
-# With half of the lessons wrong it does not learn to read columns.
+# The noise is 0.25, because with half of the demonstrations wrong the guide does not learn to read columns.
 LONGER = ("steps=1200" if setting.startswith("steps=") else setting for setting in WARM_UP)
 SEEING_START = Start(
     f"{TEAM}-pictures", ("data", TEAM, "--map", "picture", "--noise", "0.25", "--test-rows", "200", *LONGER)

@@ -1,4 +1,4 @@
-"""Sharded two-step lookup: a leader and workers, none of whom reads the whole table."""
+"""Sharded two-step lookup: a leader and workers, none of which reads the whole table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.evidence.tasks.base import Group, Task
 
 TEAM, ALONE = "sharded_lookup", "single_reader"
 STEPS = 30
-# The best guess from the question and one shard: `benchmarks.evidence.floors.floor_of_lookup`, exact.
+# Exact success of the best guess from the question and one shard: `benchmarks.evidence.floors.floor_of_lookup`.
 FLOOR = 0.108
 START = Start(
     "lookup",

@@ -1,6 +1,7 @@
 """Peers without labels: pairs of models reward each other by agreement or by reviews, on short sums.
 
-A model is blind in half of the tasks, where it mostly writes the result plus one, or in all. A run has several pairs.
+A model begins blind in half of the tasks or in all tasks: there it mostly writes the result plus one. A run has several
+pairs.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from benchmarks.evidence.tables import Run, gained
 from benchmarks.evidence.tasks.base import Group, Task
 
 STEPS, EVERY, SEEDS = 8, 4, 3
-# Pair -> its policies and where each begins: blind for a first number that is low or high, or for all.
+# Pair -> its policies, and the tasks in which each policy begins blind: with a low or a high first number, or all.
 PAIRS = {
     "agree": {"agree_a": "low", "agree_b": "high"},
     "alike": {"alike_a": "all", "alike_b": "all"},
     "shuffled": {"shuffled": "low"},
     "labels": {"labels": "low"},
-    # The models of `agree`.
+    # These two begin as the models of `agree`.
     "alone": {"alone_a": "low", "alone_b": "high"},
     "review": {"review_a": "low", "review_b": "high"},
 }
@@ -35,17 +36,17 @@ SETTINGS = (
     f"trainer.test_freq={EVERY}",
     *("~mas.policies.a", "~mas.policies.b", "~mas.agents.peer", "~mas.agents.peer_0", "~mas.agents.peer_1"),
 )
-# Half right after 800 steps of warm-up, and less than a third after 400.
+# After 800 steps of warm-up, half of the answers are right; after the default of 400, less than a third.
 DECENT_START = Start("peers_decent", tuple("data peer_start --noise 0.3 --models low high --warm-up steps=800".split()))
 POOR_START = Start("peers", ("data", "peer_start", "--noise", "0.3"))
-# Half of the lessons are reviews, in which the model works through the chain as well.
+# Half of the demonstrations are reviews. In a review, the model also works through the chain.
 REVIEW_START = Start(
     "peers_review", tuple("data peer_start --noise 0.3 --models low high --reviews --warm-up steps=1000".split())
 )
 
 
 def arm(name: str, start: Start, *pairs: str) -> Training:
-    """One run of these pairs; its success is that of the first one."""
+    """Return an arm: a run of these pairs. Its success is that of the first pair."""
     measured = [(pair, number) for pair in pairs for number in ("acc", "agreement")]
     measured += [("review", "reviews")] if "review" in pairs else []
     controls = {f"{pair}_{number}": AUX.format(pair, number) for pair, number in measured}
@@ -55,7 +56,8 @@ def arm(name: str, start: Start, *pairs: str) -> Training:
 
 
 def settings_of(pair: str) -> Iterator[str]:
-    """A policy begins as the model of the start that is blind there; an agent has the policy of its number, if any."""
+    """Yield the settings of a pair. Each policy begins as the start's model that is blind in its tasks. The agents get
+    the two policies in order, or share the only policy."""
     for policy, blind in PAIRS[pair].items():
         model = "${actor_rollout_ref.model.path}" + ("" if blind == "low" else f"/{blind}")
         yield f"++mas.policies.{policy}.overrides.model.path={model}"
@@ -71,7 +73,7 @@ POOR = arm("peers_poor", POOR_START, "agree", "alike")
 
 
 def of(pair: str, name: str = "acc") -> Callable[[Run], float]:
-    """The change of a number from the first validation to the last."""
+    """Return a function that computes how much a pair's number changes from the first validation to the last."""
 
     def found(run: Run) -> float:
         by_step = list(run["controls"][f"{pair}_{name}"].values())
@@ -81,7 +83,7 @@ def of(pair: str, name: str = "acc") -> Callable[[Run], float]:
 
 
 def beyond(pair: str, other: str) -> Callable[[Run], float]:
-    """How much more one pair gains than another."""
+    """Return a function that computes how much more one pair gains than another."""
     return lambda run: of(pair)(run) - of(other)(run)
 
 

@@ -1,7 +1,7 @@
-"""Plan-Path: what teams learn there, and what the advantage changes.
+"""Plan-Path: arms that show what teams learn in it, and how the advantage changes this.
 
 Every arm samples the same number of replies per prompt and prompts per turn: 8 candidates of one act, or 8 sessions.
-The single agent acts once per turn instead of twice, so it has twice the boards.
+A single agent acts once per turn, and a team acts twice, so the single agent has twice as many boards.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ BOARDS = 8
 K = 8
 # Cells per side.
 SIZE, LARGER = 4, (5, 6)
-# The seeds of the arms that do not differ in their advantage.
+# Number of seeds of the arms about sizes, roles and uneven rewards. All other arms have five seeds.
 FEWER = 3
 
 
 def start(workflow: str = TEAM, size: int = SIZE) -> Start:
-    """Held-out boards have higher numbers than those that the settings were chosen on."""
+    """Return the start of a workflow. Its held-out boards were not used to choose the settings."""
     return Start(
         f"{workflow}-{size}",
         (
@@ -37,7 +37,7 @@ def start(workflow: str = TEAM, size: int = SIZE) -> Start:
     )
 
 
-# A smaller laptop recipe. Settings that change results are pinned, so that they stay comparable if the recipe changes.
+# A smaller laptop recipe. Settings that change results are pinned, so results stay comparable if the recipe changes.
 TRIAL = Trial(
     "plan_path",
     STEPS,
@@ -90,12 +90,12 @@ SPARSE_ARMS = tuple(
     if isinstance(dense, Training)
 )
 
-# The first arm on larger boards, with proportionally more turns.
+# The arm `at_grpo_shared` on larger boards, with proportionally more turns.
 SIZE_ARMS = tuple(
     arm(f"at_grpo_size{size}", f"mas.workflow.args.max_turns={2 * size}", size=size, seeds=FEWER) for size in LARGER
 )
 
-# The planner's own reward times a factor.
+# Factors by which the planner's own reward is multiplied.
 FACTORS = (1, 10)
 ESTIMATORS = ("team_grpo", "agent_grpo")
 

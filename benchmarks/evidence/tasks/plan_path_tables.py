@@ -35,7 +35,7 @@ from benchmarks.evidence.tasks.plan_path import (
     uneven,
 )
 
-# Steps in which the policies of both estimators, which start as one, are still similar.
+# Number of first steps in which the policies of both estimators are still similar, because they start as one model.
 ALIKE = 5
 KEPT = "roles_kept"
 ROLES = {
@@ -64,8 +64,8 @@ def compared(
     figure: Path,
     other: tuple[str, Sequence[Arm]] = ("", ()),
 ) -> str:
-    """E1: success before and after, replies sampled, and the difference on the same seeds: from the first arm, and from
-    the same arm with the `other` reward."""
+    """Make the table of E1: success before and after training, the number of replies, and the differences on the same
+    seeds from the first arm and from the same arm with the `other` reward."""
     base = arms[0].name
     way, others = other
     columns = ["arm", "seeds", "untrained", "trained", f"less `{base}`, paired", "replies per run"]
@@ -91,7 +91,8 @@ def compared(
 
 
 def unevenness(results: Results, figure: Path) -> str:
-    """E2: gradients of each role under both estimators, and the factor that the lemma gives for the scores."""
+    """Make the table of E2: the gradients of each role under both estimators, and the factor between them that the
+    lemma predicts from the scores."""
     header = (
         "| planner's reward | estimator | seeds | role | lemma's factor | measured factor | spikes | success |\n"
         "|---|---|---|---|---|---|---|---|"
@@ -127,7 +128,7 @@ def predicted(run: dict[str, Any], role: str) -> float:
 
 
 def _measured(results: Results, times: int, role: str) -> str:
-    """The squared norm under the team's baseline over that under the agent's own, per seed."""
+    """Return the mean squared norm under the team's baseline, divided by that under the agent's own baseline."""
     team, own = (results.runs.get(uneven(estimator, times).name, {}) for estimator in ESTIMATORS)
     ratios = [
         second_moment(norms(team[seed], role)[:ALIKE]) / second_moment(norms(own[seed], role)[:ALIKE])
@@ -137,7 +138,7 @@ def _measured(results: Results, times: int, role: str) -> str:
 
 
 def roles(results: Results) -> str:
-    """E3: one policy per role, in every combination."""
+    """Make the table of E3: the success of a policy per role in several combinations."""
     lines = []
     for label, arm in ROLES.items():
         trained = results.over_seeds(arm, last)

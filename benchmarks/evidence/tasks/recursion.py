@@ -1,5 +1,5 @@
-"""A question about a list of four windows: an agent that delegates parts of it to copies of itself, and one agent
-alone. The list has letters for a tiny model, and words for SmolLM2."""
+"""A question about a list of four windows, for an agent that delegates parts of the list to copies of itself, and for a
+single agent. The list has letters for a tiny model, and words for SmolLM2."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ START = Start(
         *("lessons=6000", "texts=2000", "vocabulary=4096"),
     ),
 )
-# One and eight windows, and four windows with the answers of other lists.
+# Control -> windows of its lists. The lists of "shuffled" have the answers of other lists.
 CONTROLS = {"1 window": 1, "8": 8, "shuffled": 4}
 SHUFFLED = control("shuffled")
-# The best guess from one window of four: `benchmarks.evidence.floors.floor_of_list`, exact.
+# Exact success of the best guess from one window of four: `benchmarks.evidence.floors.floor_of_list`.
 FLOOR = 0.306
 AGENTS = "learnt_solver: {policy: learnt}, fixed_solver: {policy: learnt}, scrolls_solver: {policy: scrolls}"
 SETTINGS = (
@@ -40,7 +40,7 @@ SETTINGS = (
     "mas.trajectories.enabled=false",
     "actor_rollout_ref.actor.optim.lr=5e-4",
 )
-# SmolLM2, further trained on demonstrations, with an adapter for each of the teams.
+# SmolLM2, trained further on demonstrations, with one adapter per team.
 WORD_STEPS, WORDS = 12, HERE.with_name("word_list.py")
 WORD_START = Start("word_list", ("data", "word_list", "--noise", "0.05", "--train-rows", "2000", "--test-rows", "90"))
 WORD_SETTINGS = (
@@ -63,7 +63,7 @@ WORD_SETTINGS = (
 
 
 def arm(name: str, team: str, *overrides: str, within: str | None = None, words: bool = False) -> Training:
-    """A team of `Arms` or `WordArms`, whose run has the numbers of all of them."""
+    """Return the arm of one team of `Arms` or `WordArms`. `within`: the arm whose run also measures this team."""
     window = 4 if words else 8
     metric = f"val-aux/list_{{}}/{team}/mean@1"
     sources = {name: f"{size * window}{'_shuffled' * (name == 'shuffled')}" for name, size in CONTROLS.items()}
@@ -74,7 +74,7 @@ def arm(name: str, team: str, *overrides: str, within: str | None = None, words:
         controls={windows: metric.format(source) for windows, source in sources.items()},
         held_out="validation.parquet",
         settings=WORD_SETTINGS if words else SETTINGS,
-        # The fixed depth is by the weights of the learnt one.
+        # The team `fixed` runs with the weights of the team `learnt`, so it has that team's tokens.
         tokens=f"session/{team.replace('fixed', 'learnt')}_tokens/mean",
     )
     start = WORD_START if words else START
@@ -82,17 +82,17 @@ def arm(name: str, team: str, *overrides: str, within: str | None = None, words:
 
 
 LEARNT = arm("learnt", "learnt")
-# The weights of `LEARNT`, in validation.
+# The weights of `LEARNT` with a fixed depth, in validation only.
 FIXED = arm("fixed", "fixed", within=LEARNT.name)
-# One agent that generates as much or more.
+# A single agent that generates at least as many tokens as the team `learnt`.
 SCROLLS = arm("scrolls", "scrolls", within=LEARNT.name)
-# With the baseline of all depths that RAO has.
+# The team `learnt` with RAO's baseline, which averages over all depths.
 RAO = arm("rao", "learnt", "algorithm.adv_estimator=rao_of_each")
 
 WORDS_LEARNT = arm("words", "learnt", words=True)
 WORDS_FIXED = arm("words_fixed", "fixed", within=WORDS_LEARNT.name, words=True)
 WORDS_SCROLLS = arm("words_scrolls", "scrolls", within=WORDS_LEARNT.name, words=True)
-# The colour is in one of the four windows; of the twelve colours a guess is right in one.
+# A reader of one window finds the colour in one case of four. Otherwise, it guesses one of twelve colours.
 WORDS_FLOOR = 1 / 4 + 3 / 4 / 12
 
 TASK = Task(

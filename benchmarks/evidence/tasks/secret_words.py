@@ -1,4 +1,4 @@
-"""Secret words: a pretrained LLM as a scout that knows something, and as a judge that has to say it."""
+"""Secret words: a pretrained LLM as a scout that knows a word, and as a judge that has to answer with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.evidence.tasks.base import Group, Task
 
 STEPS = 48
 METRIC = "val-core/{}/acc/mean@1"
-# Each run has a small part of the card, so that several of them share one.
+# Each run takes a small part of the GPU, so that several runs can share a GPU.
 VLLM = (
     "+recipe=smollm2/qwen3",
     "actor_rollout_ref.rollout.enforce_eager=true",
@@ -34,15 +34,15 @@ def trained(
 
 
 ADAPTERS = trained("word", "adapters", "+recipe=smollm2/laptop", seeds=5)
-# All weights of one policy; and the judge alone, which reads what the scout knows.
+# SHARED trains all weights of one policy. ALONE is the judge alone, which reads the scout's knowledge itself.
 SHARED = trained("word", "shared", *VLLM, *ONE_POLICY, on_gpu=True)
-# Its three runs were to have 48 steps. The card was taken back at step 41 of two of them.
+# ALONE has 40 steps, not 48 as planned, because two of its three runs lost their GPU at step 41.
 ALONE = trained("word", "alone", *VLLM, *ONE_POLICY, "++mas.workflow.args.control=all", steps=40, on_gpu=True)
-# Each knows half of the answer; a colour that is guessed is right in 1 of 12.
+# Each agent knows half of the answer. A guessed colour is right in 1 of 12 tasks.
 PAIR = trained("pair", "adapters", "+recipe=smollm2/laptop")
-# The scout knows four colours: two that it names unasked and one that the judge guesses are right in 1 of 4.
+# The scout knows four colours. If it names two of them unasked and the judge guesses one, 1 answer in 4 is right.
 ASKED = trained("asked", "adapters", *VLLM, on_gpu=True)
-# The team of PAIR as a LangGraph program, and native with the settings of the program's recipe.
+# The team of PAIR as a LangGraph program, and as a workflow with the settings of the program's recipe.
 PROGRAM = trained("pair", "langgraph", "+recipe=langgraph_words/laptop", steps=6, every=6)
 AS_WORKFLOW = ("+recipe=langgraph_words/laptop", "mas.workflow.name=secret_words", "mas.workflow.args=null")
 NATIVE = trained("pair", "native", *AS_WORKFLOW, steps=6, every=6)

@@ -1,4 +1,4 @@
-"""Self-play: does a learner that meets only earlier selves get better against others?"""
+"""Self-play: test whether a learner that plays only earlier selves gets better against other players."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ TRIAL = Trial(
     settings=("+recipe=self_play/laptop", f"trainer.total_training_steps={STEPS}"),
 )
 OPENINGS = ("data", "self_play", "open_spiel/tic_tac_toe", "--options", "opening=2", "--noise", "0.3")
-# Against an earlier self, which is refreshed every ten steps.
+# The learner plays against an earlier self, which is refreshed every ten steps.
 PAST = Training("tic_tac_toe_past", TRIAL, Start("tic_tac_toe", OPENINGS), "world", seeds=3)
 
-# Chips that a best response wins; a player that acts at random loses 0.458.
+# The number is the chips that a best response wins per game. Against a random player, it wins 0.458.
 KUHN_TRIAL = Trial(
     "kuhn_poker",
     STEPS,

@@ -1,7 +1,8 @@
-"""Slippery Plan-Path: when do candidates of one act beat whole sessions?
+"""Slippery Plan-Path: when does training on candidates of one act beat training on whole sessions?
 
-One agent plays, so that nothing else differs. An arm samples about as many replies per step: 8 sessions of 8 boards, 8
-candidates on 8 boards, or with continuation, whose probes are replies, too, 4 candidates on 3 boards.
+One agent plays, so the arms differ in nothing else. All arms sample about equally many replies per step: 8 sessions per
+board on 8 boards, or 8 candidates per act on 8 boards, or 4 candidates on 3 boards with continuation. Continuation has
+fewer because its probes are replies too.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ CONTINUED = (
 
 
 def arms(slip: float, reward: str) -> tuple[Arm, ...]:
-    """Sessions and branches; with the sparse reward also continuation."""
+    """Return the arms with sessions and with branches. With the sparse reward, add the arm with continuation."""
     kinds = {"sessions": (*SESSIONS, *using("agent_grpo")), "branch": ()}
     if reward == "sparse":
         kinds["continued"] = CONTINUED

@@ -1,4 +1,4 @@
-"""Split clues: a team that needs each other, and the ways in which an advantage can go wrong.
+"""Split clues: a team whose agents need each other, and the ways in which an advantage can go wrong.
 
 A step has 16 tasks with 16 replies per agent: 16 sessions, or 16 candidates. An arm with continuation generates more,
 so it has fewer tasks per step.
@@ -18,11 +18,11 @@ TEAM = "split_clues"
 SENDER, RECEIVER = "sender", "receiver"
 STEPS = 32
 TASKS, K = 16, 16
-# One part leaves three letters, which are right equally often, so this is exact.
+# One part of the clues leaves three letters, which are equally likely, so this floor is exact.
 FLOOR = 1 / 3
 
 
-# The defaults, pinned because they change results.
+# These are the defaults. They are pinned, because they change results.
 WARM_UP = (
     *("--warm-up", "hidden=32", "layers=2", "initial=0.1", "steps=1000", "batch=96", "learning_rate=3e-3"),
     *("lessons=60000", "texts=100", "vocabulary=259"),
@@ -83,7 +83,7 @@ TEAM_ARMS = (
     ),
 )
 
-# One frozen base with an adapter per agent, beside full weights per agent.
+# One frozen base with an adapter per agent, to compare with full weights per agent.
 ADAPTED = arm(
     "separate_adapters",
     *AGENT,
@@ -95,7 +95,7 @@ ADAPTED = arm(
 )
 ADAPTER_ARMS = (APART, ADAPTED)
 
-# The same number of tasks; each is sampled one step before it is trained on.
+# The asynchronous modes train on the same number of tasks, but each task is sampled one step earlier.
 COLOCATED = arm("colocate_async", *AGENT, "+mas/mode=colocate_async")
 APART_ENGINES = arm(
     "separate_async",
@@ -107,17 +107,17 @@ APART_ENGINES = arm(
 )
 AHEAD_ARMS = (SHARED, COLOCATED, APART_ENGINES)
 
-# The same team as a program that talks HTTP, which has none of the workflow's arguments, and the native one again on
-# the machine of these runs: a warm-up is the same on one kind of processor only.
+# `BY_GATEWAY` is the same team as a program that calls the gateway by HTTP, without the workflow's arguments. `AGAIN`
+# repeats the workflow on the same machine, because a warm-up gives other weights on another kind of processor.
 AGAIN = arm("shared_again", *AGENT)
 PROGRAM = Path(__file__).parents[1] / "clues_program.py"
 BY_GATEWAY = arm("gateway", *AGENT, "mas.workflow.name=clues", f"mas.workflow.path={PROGRAM}", "mas.workflow.args=null")
 
-# Candidates of one act instead of sessions. Without continuation only the last act has a score of its own. Probes
-# are replies, too: an arm with continuation has so many fewer tasks that as many replies are generated.
+# These arms sample candidates of one act instead of sessions. Without continuation, only the last act has its own
+# score. Probes are replies, too, so an arm with continuation has fewer tasks, for the same number of generated replies.
 BRANCH = ("actor_rollout_ref.rollout.n=1", f"mas.branch.k={K}", "mas.branch.commit=uniform", *using("at_grpo"))
 C3 = (*BRANCH, *using("at_grpo", "baseline=leave_one_out", "scale=none")[1:], "++mas.workflow.args.continuations=1")
-# The released code's `reward_only`, which divides by the deviation.
+# The variant `reward_only` of C3's released code, which divides advantages by the deviation.
 C3_SCALED = (*BRANCH, "++mas.advantage.deviation=population", "++mas.workflow.args.continuations=1")
 LEFT_OUT = (*AGENT, "++mas.workflow.args.left_out=1")
 TWICE = "++mas.workflow.args.rounds=2"
@@ -126,7 +126,7 @@ CREDIT_ARMS = (
     arm("myopic", *BRANCH),
     arm("continued", *C3, *tasks(11)),
     arm("continued_scaled", *C3_SCALED, *tasks(11)),
-    # One of three replies is a probe: the receiver without the message.
+    # One of the three replies in a session is a probe, in which the receiver acts without the message.
     arm("left_out", *LEFT_OUT, *tasks(11)),
 )
 TWO_ROUND_ARMS = (
@@ -135,8 +135,8 @@ TWO_ROUND_ARMS = (
     arm("two_rounds_continued", TWICE, *C3, *tasks(6), begin=TWO_ROUNDS),
 )
 
-# Two senders and a receiver: the team's reward says less of each message. Without the first message two agents act
-# again, without the second one: six replies per session in place of three.
+# With two senders and a receiver, the team's reward says less about each message. The probe without the first message
+# repeats two acts, and the probe without the second message repeats one act: six replies per session instead of three.
 HERE = Path(__file__).parents[1] / "uneven_clues.py"
 RATED = ("mas.workflow.name=RatedClues", f"mas.workflow.path={HERE.with_name('rated_clues.py')}")
 
@@ -149,16 +149,16 @@ THREE_ARMS = (
     of_three("sessions", *AGENT),
     of_three("left_out", *LEFT_OUT, *tasks(8)),
     of_three("rated", *AGENT, *RATED),
-    # The control: ratings that say nothing.
+    # The control: these ratings are coin flips.
     of_three("coin", *AGENT, *RATED, "++mas.workflow.args.errs=0.5"),
 )
 
-# T3: the sender's rewards differ from the receiver's in their mean, or in their scale, or it is called rarely.
+# The sender's rewards differ from the receiver's in their mean or in their scale, or the sender is called rarely.
 UNEVEN = ("mas.workflow.name=UnevenClues", f"mas.workflow.path={HERE}")
 OFFSET = (*UNEVEN, "++mas.workflow.args.offset=1.5")
 SCALED = (f"mas.plugins=[{HERE}]", *using("scaled_team_grpo"))
 RARE = (*UNEVEN, "++mas.workflow.args.called=0.1")
-# Between the calls the receiver reads what is right, so that it learns to read.
+# In sessions that do not call the sender, the receiver reads the true clues, so that it learns to read messages.
 STAND_IN = (*RARE, "++mas.workflow.args.otherwise=clues")
 
 

@@ -1,4 +1,4 @@
-"""Sums: a pretrained LLM that was shown a few hundred of them, as the solver and the verifier of the math team."""
+"""Sums: a pretrained LLM as solver and verifier of the math team, after 480 demonstrations of sums."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def arms(kind: str, start: Start, pays: str, tasks_alone: int) -> tuple[Training
     alone = ("~mas.policies.scout", "mas.agents.scout.policy=judge", "++mas.workflow.args.alone=true")
     return (
         arm("agent_grpo", *usual),
-        # verl's V1 trainer gives all rows of a session the advantage of one score; Uni-MARL calls it.
+        # verl's V1 trainer, which Uni-MARL uses, gives all rows of a session the same advantage, from one score.
         arm("team_grpo", *using("team_grpo"), *tasks(TASKS_PER_STEP), "++mas.workflow.args.rollout=true"),
         arm("agent_gdpo", *using("agent_gdpo"), *tasks(TASKS_PER_STEP)),
         arm("rated", *usual, "++mas.workflow.args.rated=both"),
@@ -61,7 +61,7 @@ CONTROLS, SUM = tuple(PAIR[0].trial.controls), control("all rewards")
 
 
 def claims(on: str, arms: tuple[Training, ...]) -> tuple[Claim, ...]:
-    """Return the claims. `on`: the task's name in them."""
+    """Return the claims on a task. `on`: the task's name in the claims' texts."""
     agent, rollout, parts, rated, alone = arms
     learnt = in_training("acc")
     return (

@@ -1,6 +1,6 @@
-"""One world of each hub: does a team learn in it, and only from its rewards?
+"""One world of each hub: does a team learn in the world, and only from the world's rewards?
 
-In the environment of `make hubs`, for `openenv_number` beside its server:
+Run it in the environment of `make hubs`. The task `openenv_number` also needs its server, which the first line starts:
 
     .venv-openenv/bin/python tests/support/openenv_server.py 8931 256
     .venv-hubs/bin/python -m benchmarks.evidence --only worlds
@@ -26,7 +26,7 @@ SMALL = (
     "mas.trajectories.enabled=false",
 )
 
-# A token per character.
+# The options of a warmed-up model with a token per character.
 WARM_UP = (
     *("--warm-up", "hidden=32", "initial=0.1", "learning_rate=3e-3"),
     *("steps=600", "texts=100", "vocabulary=259"),
@@ -52,7 +52,8 @@ def in_world(world: str) -> Sequence[str]:
     return (f"mas.workflow.args.world={world}", "mas.workflow.args.text=compact")
 
 
-# Two players that may talk, and cooperate or defect: (3, 3), (5, 0), (0, 5) or (1, 1). At random each has 2.25.
+# Two players may talk, and then each cooperates or defects. They get (3, 3), (5, 0), (0, 5) or (1, 1) points; with
+# random choices, each gets 2.25 on average.
 DILEMMA = "textarena/IteratedPrisonersDilemma-v0"
 DILEMMA_TRIAL = hub("dilemma", DILEMMA, "reward/mean@1", 12, "3e-3", *in_world(DILEMMA), "data.max_prompt_length=200")
 DILEMMA_START = start(
@@ -65,7 +66,7 @@ SCORES = "mas.workflow.args.options={{num_rounds:1,points:scores,joint:{}}}"
 JOINT = arm(DILEMMA_TRIAL, DILEMMA_START, "joint", SCORES.format("true"))
 OWN = arm(DILEMMA_TRIAL, DILEMMA_START, "own", SCORES.format("false"))
 
-# A player that moves at random is met in training and in validation.
+# The opponent moves at random, in training and in validation.
 BOARD = "pettingzoo/classic/tictactoe_v3"
 BOARD_TRIAL = hub(
     "board",
@@ -82,7 +83,8 @@ BOARD_START = Start("board", ("data", "self_play", BOARD, "--noise", "0.3", "--t
 BOARD_WORLD = arm(BOARD_TRIAL, BOARD_START, "world")
 BOARD_COINS = arm(BOARD_TRIAL, BOARD_START, "coins", COINS, "mas.workflow.name=CoinWorld")
 
-# A number of one digit, in five guesses. The interval that is left finds it in four; without it `BLIND` is the most.
+# The agent has five guesses for a number of one digit. An agent that sees the remaining interval needs at most four; an
+# agent that does not see it finds the number in a share `BLIND` of the episodes at most.
 BLIND = 0.5
 NUMBER = "openenv/Guessing"
 NUMBER_TRIAL = hub("number", NUMBER, "acc/mean@1", 24, "2e-3", *in_world(NUMBER))

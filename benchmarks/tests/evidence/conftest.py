@@ -25,7 +25,7 @@ def evidence(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Module
     for name in set(sys.modules) - before:
         if name == "benchmarks" or name.startswith("benchmarks."):
             del sys.modules[name]
-    # Other modules stay imported, and would not register theirs again.
+    # Keep the data sets of other modules, which stay imported and so would not register their data sets again.
     for name in data_sets.keys() - known:
         if data_sets[name].__module__.startswith("benchmarks."):
             del data_sets[name]

@@ -1,4 +1,4 @@
-"""Tests of the floors: the highest success without communication, in each task that measures communication."""
+"""Tests of the floors. A floor is the highest success without communication, in a task that measures communication."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_bound_is_that_of_the_best_of_all_walks_with_goals_as_likely_as_boar
     for task in boards(4):
         board_ = task.board
         far = {goal: distances(goal, board_.moves) for goal in range(16) if board_.layout[goal] == "."}
-        # A goal is drawn first, then one of the starts that are far enough.
+        # The generator samples a goal first, then one of the starts that are far enough from it.
         likely = {
             goal: 1 / sum(one is not None and one >= 3 for one in lengths)
             for goal, lengths in far.items()

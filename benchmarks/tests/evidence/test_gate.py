@@ -1,4 +1,4 @@
-"""New runs are as good as the stored ones, or the gate closes."""
+"""The gate fails if new runs are worse than the stored runs."""
 
 import json
 

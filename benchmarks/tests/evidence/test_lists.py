@@ -1,4 +1,4 @@
-"""An expert without errors finds the answer in a list by every arm, and one that reads a single window does not."""
+"""With every team, an expert without errors finds the answer in a list; if it reads only one window, it does not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def task(lists, question, windows, rng):
 
 
 def reads(evidence, question, rng):
-    """The expert of the demonstrations without errors, which never delegates."""
+    """Return the expert of the demonstrations. Here it makes no errors and never delegates."""
     lists, expert = evidence("long_list"), evidence("list_data").Expert(question, 0.0, rng)
 
     def reply(request, _):

@@ -90,7 +90,7 @@ def test_an_evaluation_needs_the_arms_that_its_policies_come_from(evidence):
 
 def test_the_last_arm_of_every_group_composes_and_is_accepted(evidence, composed):
     tasks = evidence("matrix").TASKS
-    # Those of hubs need their libraries.
+    # The arms of `worlds` are skipped, because they need the libraries of hubs.
     groups = [group for name, task in tasks.items() if name not in ("plan_path", "worlds") for group in task.groups]
     for arm in (group.arms[-1] for group in groups):
         if isinstance(arm, evidence("arms").Evaluation):

@@ -1,4 +1,4 @@
-"""The starts of peers have the errors that they are named for, and the controls reward what they say."""
+"""Tests that the starts of the peers have the errors of their names, and that each control rewards its own target."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_blind_model_mostly_writes_the_result_plus_one(evidence):
 
 def test_the_control_rewards_answers_to_another_chain(evidence):
     shuffled = evidence("peer_rewards").ShuffledPeers(score="em")
-    # Both are right here; what a peer answers to the other chain is its second reply.
+    # Both peers answer this chain right. The second reply of a peer is its answer to the other chain.
     assert rewards(shuffled, [box(5), box(9)], [box(5), box(5)]) == [1.0, 0.0]
     assert rewards(shuffled, [box(5), "unreadable"], ["unreadable", box(5)]) == [1.0, 0.0]
 
@@ -76,7 +76,7 @@ def test_the_arms_of_a_run_are_pairs_that_know_nothing_of_each_other(evidence):
     session, _ = play(arms.PeerArms(answers=2), lambda request, _: box(5 + ("alike" in request.agent)), CHAIN)
     earned = {reply.agent: reply.reward for reply in session.replies if not reply.probe}
     assert set(earned) == {f"{pair}_peer_{number}" for pair in arms.PAIRS for number in range(2)}
-    # A review without a verdict is a refusal.
+    # A review without a verdict counts as a rejection.
     assert {agent for agent, reward in earned.items() if reward != 1.0} == {"review_peer_0", "review_peer_1"}
     assert session.info["alike_agreement"] == 1.0
     session, _ = play(

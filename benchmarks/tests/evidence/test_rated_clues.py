@@ -11,7 +11,8 @@ ITEMS = items(60)
 
 
 def ratings(evidence, right, **args):
-    """Of a sender's message on each task, which names the letters that its clues leave, or others."""
+    """Return the rating of a sender's message on each task. If `right`, the message names the letters that the sender's
+    clues leave, otherwise it names other letters."""
     found = []
     for item in ITEMS:
         row = item.row(0, "train")

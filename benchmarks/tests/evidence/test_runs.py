@@ -22,7 +22,7 @@ def runs(evidence, monkeypatch, tmp_path):
 
 
 class Commands:
-    """Records what would be run; a training run writes the metrics that verl would write."""
+    """Records commands instead of running them. For a training run, it writes the metrics that verl would write."""
 
     def __init__(self, steps: int):
         self.seen: list[list[str]] = []

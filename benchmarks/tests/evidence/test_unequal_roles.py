@@ -1,4 +1,4 @@
-"""Rewards that differ by role: the same in all arms, and in one arm summed to one score per rollout."""
+"""Tests of rewards that differ by role. They are the same in all arms, but one arm sums them to a score per session."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rewards(session):
 @pytest.mark.parametrize(
     ("secret", "args", "scout", "judge", "expected"),
     [
-        # A scripted token is a byte: "blue" has two more than are free, of eight that cost 1.
+        # A scripted token is a byte, so "blue" has four tokens. Two are free, and each further token costs 1/8.
         (PAIR, {"pays": "scout"}, "blue", "blue lamp", [1.0, -0.25, 1.0]),
         (PAIR, {"pays": "scout", "rated": "both"}, "blue", "red lamp", [0.0, 0.75, 1.0]),
         (PAIR, {"pays": "scout", "rated": "both"}, "lamp", "a lamp of blue", [2 * 2 / 6, -0.25, 0.0]),
@@ -85,7 +85,7 @@ def test_what_is_offered_is_held_out_with_its_colour_and_in_three_colours(eviden
 
 
 def test_verl_gives_a_rollout_the_advantages_of_the_arm_with_one_score():
-    """verl's V1 trainer, which others give the rows of all policies, reads the score of a session's last row alone."""
+    """verl's V1 trainer, to which Uni-MARL gives the rows of all policies, reads only a session's last score."""
     sums = [0.3, 1.75, -0.5, 1.75, 0.9, 0.25, 2.0, -1.0]
     sessions = [session for session in range(8) for _ in ("scout", "judge")]
     rewards = torch.tensor([[0.0] if number % 2 == 0 else [sums[number // 2]] for number in range(16)])

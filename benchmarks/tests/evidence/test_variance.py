@@ -1,4 +1,4 @@
-"""The variance of scores between and within histories."""
+"""The variance of scores is split into a part between histories and a part within histories."""
 
 from __future__ import annotations
 

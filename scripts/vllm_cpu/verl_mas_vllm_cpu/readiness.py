@@ -1,6 +1,6 @@
-"""Whether verl's vLLM engine can run on the CPU of this environment; reads what is installed, imports none of it.
+"""Check whether verl's vLLM engine can run on the CPU in this environment, without importing its packages.
 
-As a command it prints what is missing and exits with 1: `python -m verl_mas_vllm_cpu.readiness`.
+The command `python -m verl_mas_vllm_cpu.readiness` prints what is missing or wrong; its exit code is then 1.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from importlib.util import find_spec
 
 from verl_mas.util import installed_version
 
-TESTED = ("0.24.0", "0.30.0")  # The first is what verl pins
-# In PyPI's builds for CUDA these break the import of transformers and vLLM.
+TESTED = ("0.24.0", "0.30.0")  # verl pins the first version
+# PyPI's CUDA builds of these packages break the import of transformers and vLLM.
 HARMFUL = ("torchvision", "torchaudio", "torchcodec")
 
 
 def readiness() -> list[str]:
-    """What is missing or wrong, in the order to fix it; empty when ready."""
+    """Return the problems in the order in which to fix them. The list is empty if the engine can run."""
     engine = installed_version("vllm-cpu")
     if engine is None:
         return ["vllm-cpu is not installed"]

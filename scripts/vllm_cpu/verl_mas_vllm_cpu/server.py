@@ -1,4 +1,4 @@
-"""verl's vLLM server and replica, started the way a CPU needs."""
+"""verl's vLLM server and replica, with the settings that a CPU needs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from verl_mas.engines.kinds.vllm import ENGINE, TeamVllm
 from verl_mas.engines.stock import OffsetReplica
 from verl_mas.verl_.types import Fields, Passed
 
-# What vLLM's CPU build cannot do: there is no memory to put to sleep, and a compiled graph
-# would keep computing with the packed weights it was traced with.
+# These features are off in vLLM's CPU build: it has no GPU memory to release in sleep, and a compiled graph would keep
+# computing with the packed weights with which it was traced.
 FIXED = {"enable_sleep_mode": False, "free_cache_engine": False, "enforce_eager": True}
-# By default vLLM takes half of the machine's memory for its cache.
+# Bytes of the KV cache. By default, vLLM would take half of the machine's memory for it.
 KV_CACHE_BYTES = 1 << 30
 
 
 class CpuVllmServer(TeamVllm, vLLMHttpServer):
     def __init__(self, config: RolloutConfig, *args: Passed, **kwargs: Passed):
-        # OMP_NUM_THREADS threads per process, not bound to cores: several engines would bind to the same ones.
+        # Do not bind the OMP_NUM_THREADS threads of an engine to cores: all engines would bind to the same cores.
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         options = dict(config.engine_kwargs.get(ENGINE) or {})
         if not os.environ.get("VLLM_CPU_KVCACHE_SPACE"):
@@ -35,8 +35,8 @@ class CpuVllmServer(TeamVllm, vLLMHttpServer):
         return "verl_mas_vllm_cpu.worker.CpuWorkerExtension"
 
     def _with_slots(self, args: Namespace) -> Namespace:
-        # Of requests in a batch that have no adapter, the CPU build takes the place -1, which is the last one. So that
-        # stays empty: vllm-project/vllm#48421.
+        # For requests without an adapter, the CPU build uses the adapter slot -1, which is the last slot. So add one
+        # more slot, which stays empty: vllm-project/vllm#48421.
         args = super()._with_slots(args)
         if self.adapters:
             args.max_loras = args.max_cpu_loras = args.max_loras + 1

@@ -1,4 +1,4 @@
-"""A socket whose waits end when its peer does."""
+"""A socket that stops waiting when its peer has ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ POLL_MS = 500
 class WatchedSocket:
     """The part of a zmq socket that verl's weight sender uses.
 
-    `peer` is done when the other side has returned or failed; its error is raised. None: there is no peer to watch.
+    The future `peer` is done when the other side has returned or failed. If it failed, its error is raised here. If
+    `peer` is None, the socket watches nothing.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], peer: Future[None] | None, poll_ms: int = POLL_MS):
@@ -37,6 +38,6 @@ class WatchedSocket:
             if self._peer is None or not self._peer.done():
                 continue
             self._peer.result()
-            # The peer returned without an error, so its last message is here or will never come.
+            # The peer returned without an error, so its last message has arrived or will never arrive.
             if not self._socket.poll(self._poll_ms, event):
                 raise EngineLost("the engine returned before it had taken all weights")

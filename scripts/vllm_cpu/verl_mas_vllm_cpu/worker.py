@@ -1,4 +1,4 @@
-"""What runs inside vLLM's worker process: new weights for layers that vLLM packed for the CPU."""
+"""Extension of vLLM's worker process: loads new weights into layers that vLLM packed for the CPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from verl_mas.verl_.types import Fields, Untyped
 
 
 class CpuWorkerExtension(AdapterExtension):
-    """verl's extension, with vLLM's reload in place of `load_weights`, which the packed layers refuse."""
+    """verl's extension, but with vLLM's `reload_weights`, because packed layers refuse `load_weights`."""
 
     def update_weights_from_ipc(
         self, peft_config: Fields | None = None, base_sync_done: bool = False, use_shm: bool = False
@@ -24,7 +24,7 @@ class CpuWorkerExtension(AdapterExtension):
         reload_weights(self.model_runner, self._receive(use_shm))
 
     def _receive(self, use_shm: bool) -> list[tuple[str, torch.Tensor]]:
-        """Every weight of this round, copied out of the buffer that the next bucket overwrites."""
+        """Return all weights of this round. They are copied, because the next bucket overwrites the buffer."""
         receiver = BucketedWeightReceiver(self._get_zmq_handle(), device=torch.device("cpu"), use_shm=use_shm)
         weights: list[tuple[str, torch.Tensor]] = []
 
@@ -42,7 +42,7 @@ def reload_weights(model_runner: Untyped, weights: list[tuple[str, torch.Tensor]
     parameters, buffers, named_buffers = split_buffer_updates(model, weights)
     model_runner.reload_weights(weights_iterator=iter(parameters))
     apply_buffer_updates(model, buffers, named_buffers=named_buffers)
-    # vLLM repacks the layers that it gets weights for; a tied output layer gets none and would keep its old ones.
+    # vLLM repacks only layers that get weights. A tied output layer gets none, and would keep its old packed weights.
     for module in model.modules():
         if isinstance(module, ParallelLMHead):
             module.quant_method.process_weights_after_loading(module)
