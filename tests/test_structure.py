@@ -21,18 +21,18 @@ ANY_PER_1000_LINES = 1.0
 # Numbers that only go down; `python tests/test_structure.py` prints today's. Comments, docstrings and blank lines do
 # not count, so that no sentence is shortened for a number. Tables and scripts count, so that no rule hides in YAML.
 BUDGETS = {
-    "lines of code of verl_mas": 39_309,
-    "lines of code of its core": 12_635,
-    "lines of code of its checks": 2_976,
-    "lines of code of tests": 36_269,
-    "lines of code of tests/support": 3_487,
+    "lines of code of verl_mas": 36_998,
+    "lines of code of its core": 12_134,
+    "lines of code of its checks": 2_881,
+    "lines of code of tests": 34_825,
+    "lines of code of tests/support": 3_358,
     "files below 30 lines": 16,
-    "own modules that one module imports": 42,
+    "own modules that one module imports": 39,
     "parameters of a function": 7,
     # Other functions get both as one `config.run.Run`.
     "functions with (config, mas)": 3,
     "type: ignore": 58,
-    "SLF001": 28,
+    "SLF001": 25,
     "entries of the root": 20,
 }
 # Texts and pictures are not code.
