@@ -331,3 +331,14 @@ def test_a_cycle_of_modules_is_found_also_where_a_function_or_a_type_checker_imp
 if __name__ == "__main__":
     for what, value in measured().items():
         print(f"{value:6} {BUDGETS[what]:6} {what}")  # noqa: T201
+
+
+def test_upward_arrows_private_names_and_lines_of_code_are_found(tmp_path, monkeypatch):
+    order = [["errors"], ["config"], ["cli"]]
+    wrong = {("errors", "config"), ("cli", "")}
+    assert upward([("config", "errors"), ("cli", "config"), *wrong], order) == wrong
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    (tmp_path / "new.py").write_text("from verl_mas import row\nfrom verl_mas.verl_.row import _x, y\nrow._z\ny.z\n")
+    assert [*private_names(tmp_path / "new.py")] == ["new.py:2 _x", "new.py:3 row._z"]
+    documented = '"""A module."""\n\nimport os  # of use\n\n\ndef f():\n    """One line,\n    and another."""\n'
+    assert of_python(documented + "    # why\n    return [\n        os,\n\n    ]\n") == 5

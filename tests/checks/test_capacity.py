@@ -111,3 +111,18 @@ def test_prompts_are_measured_where_data_and_tokenizer_are_here(tmp_path, letter
     step = plan.time["step"]
     assert 8 <= step.prompt == step.task < 128 and step.steps == 30
     assert step.sources["prompt"].startswith("the first 64 rows") and step.sources["response"].startswith("half")
+
+
+def test_a_context_that_the_cache_does_not_hold_is_named():
+    shared = ["+recipe=math/shared", WHOLE_CONTEXT, "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B"]
+    shared.append("actor_rollout_ref.model.use_fused_kernels=false")
+
+    def said(engine, share):
+        return plan_command([*shared, f"{KEY}={share}", f"actor_rollout_ref.rollout.name={engine}"], FOUR)[1]
+
+    (warning,) = said("sglang", 0.25).warnings
+    assert "131072 tokens" in warning.value and "max_model_len=12288" in warning.fix
+    edge = said("vllm", 0.3)
+    assert edge.accepted and "the engine starts only if it can hold one such request" in edge.problems
+    (unsure,) = said("vllm", 0.25).warnings
+    assert "context, as rollout.max_model_len is null" in unsure.reason and "max_model_len=12288" in unsure.fix

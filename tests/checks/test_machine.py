@@ -70,7 +70,7 @@ def test_a_slurm_step_without_gpus_is_refused_with_the_options_of_srun(monkeypat
     [
         ("vllm", 9, "processed_logprobs", "1", ""),
         ("vllm", 10, "processed_logprobs", "1", "FlashInfer's attention, which vLLM chooses on this GPU,"),
-        ("vllm", 9, "raw_logprobs", "1", "FlashInfer's sampler"),
+        ("vllm", 9, "raw_logprobs", None, "FlashInfer's sampler"),
         ("vllm", 9, "raw_logprobs", "0", ""),
         ("sglang", 9, "processed_logprobs", "1", "SGLang's kernels"),
     ],
@@ -78,7 +78,9 @@ def test_a_slurm_step_without_gpus_is_refused_with_the_options_of_srun(monkeypat
 def test_what_an_engine_compiles_depends_on_its_settings_and_the_gpu(
     monkeypatch, engine, capability, mode, sampler, kernels
 ):
-    monkeypatch.setenv("VLLM_USE_FLASHINFER_SAMPLER", sampler)
+    monkeypatch.delenv("VLLM_USE_FLASHINFER_SAMPLER", raising=False)
+    if sampler:
+        monkeypatch.setenv("VLLM_USE_FLASHINFER_SAMPLER", sampler)
     rollout = OmegaConf.create({"logprobs_mode": mode, "engine_kwargs": {}})
     assert facts_of(engine).compiles(rollout, (capability, 0)) == kernels
 

@@ -116,6 +116,7 @@ def test_assumptions_change_the_time_and_are_shown(plan):
     assert "256 sessions x 3.0 acts = 768 rows" in shown and "a reply of 300" in shown
     assert " h for the run" in shown and "acts=3 response=300 steps=100" in shown and "acts: as --assume says" in shown
     assert "3.0 times the tokens" in shown
+    assert "while another policy trains" in shown and shown.count("Qwen/Qwen3-4B, 4.02 B") == 2
 
 
 def test_a_base_is_planned_once_with_its_adapters_below_it(plan):

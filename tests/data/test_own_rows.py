@@ -80,6 +80,9 @@ def test_images_are_stored_and_stand_where_the_prompt_has_them(made, tmp_path):
     [
         (ROWS, ["--template", "{quesion}"], "row 1 has no column 'quesion'.*did you mean 'question'"),
         (ROWS, ["--template", "Solve {}"], "braces without a column"),
+        (ROWS, ["--template", "Solve {question"], "write {{ and }}"),
+        ([{"question": " ", "answer": 1}], [], "row 1: question is empty"),
+        ([{"chat": []}], ["--template", "{chat}", "--no-answer"], "row 1: chat is empty"),
         (ROWS, ["--template", "{question} {answer}"], "with the answers of answer"),
         (ROWS, ["--template", "Solve it"], "names no column"),
         (ROWS, ["--template", "{question:>9}"], "a format in braces"),
@@ -105,7 +108,9 @@ def test_a_row_that_does_not_fit_is_refused_with_its_number(made, tmp_path, rows
     [
         ("mine.jsonl", '{"question": "1?", "answer": 1}\n{"question": \n', "line 2"),
         ("mine.csv", "question,answer\n1?,2\n3?\n", "line 3 has 1 cells"),
+        ("mine.csv", "question,answer\n1?,2,3\n", "line 2 has 3 cells"),
         ("mine.csv", "question,answer,answer\n1?,2,3\n", "the header is"),
+        ("mine.json", '[{"question": "1?"', "a .json file holds a list of objects"),
         ("mine.json", '["1?"]', "no list of objects"),
         ("mine.json", '{"question": "1?", "answer": 2}', "one object"),
         ("mine.txt", "", "the file must exist and end in"),

@@ -16,7 +16,7 @@ from verl_mas.advantage import RunningScores
 from verl_mas.advantage.record import Moments, Owner
 from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
-from verl_mas.errors import DiskError
+from verl_mas.errors import ConfigError, DiskError
 from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, latest, read, whole_checkpoints
 from verl_mas.trainer import checkpoint as module
 from verl_mas.trainer.checkpoint import RUNNING_FILE, Checkpoints, RunningState, run_identity
@@ -292,3 +292,10 @@ def test_a_critic_resumes_from_a_critic_of_its_strategy_and_optimiser(tmp_path, 
     assert list(module.differences(checkpoint, checkpoint.run, saved)) == []
     error, *_ = module.differences(checkpoint, run_identity(Run.of(config)), config)
     assert words in error.value.partition("and this run with")[2]
+
+
+def test_a_run_with_other_policies_does_not_resume(saved):
+    _, folder, _ = saved
+    run = Run.of(compose(["+mas=solver_verifier", "mas.policies={main:{},past:{snapshot:{of:main,every:2}}}"]))
+    with pytest.raises(ConfigError, match="has no policy main, past; it has a, b"):
+        module.check_resume(read(folder), run, {})

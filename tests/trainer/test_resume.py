@@ -81,6 +81,7 @@ def test_each_policy_trains_at_its_own_rate_and_the_run_says_so(unbroken, weight
         assert metrics["policy/other/actor/lr"] == pytest.approx(5e-3)
         for policy in POLICIES:
             assert metrics[f"policy/{policy}/rows/real"] == 16
+            assert all(metrics[f"policy/{policy}/timing/{part}"] > 0 for part in ("old_log_prob", "update"))
             assert step > 2 or metrics[f"policy/{policy}/training/rollout_actor_probs_pearson_corr"] > 0.999
         assert f"step {step} | rollout" in unbroken.output
     for policy in POLICIES:

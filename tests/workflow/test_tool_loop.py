@@ -345,3 +345,18 @@ def test_a_row_selects_some_of_the_tools_that_its_agent_names(run):
         run(one, llm, task=task, agents={"a": AgentSpec(tools=["ask", "look"])}, tools=tools)
     given = [[tool["function"]["name"] for tool in request.tools] for request in llm.requests]
     assert given == [["ask", "look"], ["look"]]
+
+
+def test_a_conversation_has_the_calls_and_results_of_its_acts(run):
+    talks = []
+
+    async def talking(task, team):
+        talks.append(talk := team.a.conversation("hi", tools=[Panel().press]))
+        await talk.act()
+        await talk.act("again")
+        return Outcome(reward=0.0)
+
+    script = [calls(("press", {"button": "red"})), "one", calls(("press", {"button": "blue"})), "two"]
+    _, _, llm = acting(run, script, play=talking)
+    assert roles(talks[0].messages) == "user assistant tool assistant user assistant tool assistant"
+    assert llm.requests[-1].messages == talks[0].messages[:-1]

@@ -59,10 +59,8 @@ class Registry(Generic[T]):
     def register(self, name: str) -> Callable[[T], T]:
         def add(entry: T) -> T:
             # A name of a shipped entry is taken, even if its file is not imported yet.
-            points = [point for point in installed(self._group) if point.module.startswith("verl_mas.")]
-            ours = {point.name: point.module for point in points}
-            ours |= {each: f"{self.package}.{each}" for each in self._in_folder()}
-            if ours.get(name, __name__) not in sys.modules or self._entries.get(name, entry) is not entry:
+            shipped = name in self._in_folder() and f"{self.package}.{name}" not in sys.modules
+            if shipped or self._entries.get(name, entry) is not entry:
                 value = f"{self.noun} {name!r} is registered twice"
                 raise ConfigError(value, rule=f"every {self.noun} has one name", fix="rename one of the two")
             self._entries[name] = entry

@@ -17,7 +17,7 @@ from verl_mas.checks.rules.engines import NOSET
 from verl_mas.config.modes import COLOCATED, SEPARATE
 from verl_mas.config.run import load
 from verl_mas.engines.serving import resolve_serving
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, ConfigWarning
 
 AR, ACTOR, ROLLOUT, MODEL = ("actor_rollout_ref" + part for part in ("", ".actor", ".rollout", ".model"))
 CORRECTION, SAMPLER = "algorithm.rollout_correction", "trainer.v1.sampler"
@@ -253,3 +253,25 @@ def test_verl_has_no_critic_of_a_model_that_reads_images_without_trl(tmp_path):
     with pytest.raises(RuntimeError, match="please install trl") as refused:
         load_valuehead_model(str(tmp_path), torch.float32, AutoConfig.for_model("qwen2_5_vl"), False)
     assert "Unrecognized configuration class" in str(refused.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "found"),
+    [
+        ("group_of_one", {f"{ROLLOUT}.n": 1, ESTIMATOR: "agent_grpo"}, [ConfigError]),
+        ("group_of_one", {f"{ROLLOUT}.n": 1, ESTIMATOR: "agent_grpo", "mas.advantage": {"shrinkage": 2}}, []),
+        ("corrected", WAIT, [ConfigWarning]),
+        ("corrected", {**WAIT, f"{SAMPLER}.max_off_policy_threshold": 3}, [ConfigError]),
+        ("corrected", {**WAIT, AHEAD: 0}, []),
+    ],
+)
+def test_a_rule_has_exceptions_and_warns_or_refuses(name, settings, found, run):
+    assert [type(problem) for problem in every_rule()[name].problems(run(settings))] == found
+
+
+def test_without_gpus_nothing_is_reported_about_a_compiler(run, monkeypatch):
+    for there, what in THERE["compiler_installed"].items():
+        monkeypatch.setattr(there, what)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: 1 / 0)
+    assert [*every_rule()["compiler_installed"].problems(run({**GPUS, f"{ROLLOUT}.name": "sglang"}))] == []

@@ -91,6 +91,9 @@ async def test_a_temporary_failure_is_tried_again_and_then_raised(failure):
     "nonsense",
     [
         says(404, b"not found"),
+        says(200, b"<html>welcome</html>"),
+        says(200, {"status": "Success"}),
+        says(200, {"status": "Success", "run_result": FINISHED | {"status": "Error"}}),
         says(200, {"status": "Success", "run_result": FINISHED | {"return_code": 1}}),
         says(200, {"status": "Success", "run_result": FINISHED | {"return_code": False}}),
         says(200, {"status": "Success", "run_result": FINISHED | {"stdout": ["1"]}}),
@@ -131,3 +134,9 @@ async def test_a_service_that_runs_programs_and_has_the_packages_is_ready(real):
         client(real.url, packages=["json", "numpie"]).check()
     with sandbox_service(works) as service, pytest.raises(ConfigError, match="does not run programs: '1"):
         client(service.url).check()
+
+
+@pytest.mark.nightly
+async def test_a_program_may_run_for_longer_than_an_http_client_waits_by_default():
+    with sandbox_service(slow(5.3)) as service:
+        assert (await execute(service.url, limits=Limits(wall_s=7))).ok

@@ -23,6 +23,7 @@ def executor() -> UnsafeSubprocess:
     [
         ("import os; print(os.read(0, os.fstat(0).st_size).decode())", Status.OK),
         ("x = '" + "a" * 10_000_000 + "'; print(input())", Status.OK),
+        ("x = bytearray(10**9)", Status.OUT_OF_MEMORY),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", Status.KILLED),
         ("open('file', 'w').write('a' * 2000)", Status.TOO_MUCH_OUTPUT),
     ],

